@@ -207,17 +207,13 @@ class Claims(NamedTuple):
     all: Sequence[Claim]
     page: str
 
-    def linked(self, text: str, weights: Weights, end: End, seeds: Iterable[int]) -> str:
+    def linked(self, text: str, weights: Weights, end: End, seeds: Sequence[int]) -> str:
         """Return a number as a link to the claim about this sum of rows, or about its opposite.
 
         Without such a claim, return the number as it is.
         """
         for claim in self.all:
-            signs = {claim.row: 1, claim.row_minus: -1, claim.baseline: -1, claim.baseline_minus: 1}
-            signs.pop("", None)
-            opposite = {row: -sign for row, sign in signs.items()}
-            same = claim.table_name == TABLE and claim.quantity == end.quantity
-            if same and weights in (signs, opposite) and set(seeds) <= set(claim.seeds):
+            if claim.is_about(TABLE, end.quantity, weights, seeds):
                 return f"[{text}]({self.page}#{claim.name})"
         return text
 

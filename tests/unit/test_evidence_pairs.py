@@ -68,6 +68,8 @@ def test_a_claim_is_named_that_compares_the_same_in_either_order(rows):
         CLAIM._replace(row_minus="c"),
         CLAIM._replace(seeds=(1, 2)),
     ]
+    more = CLAIM._replace(seeds=(1, 2, 3, 4))
+    assert [line.cells[-1] for line in compared(rows, claims=[more]).lines] == ["b-above-a", ""]
     for row, baseline in itertools.permutations("ab"):
         assert [line.cells[-1] for line in compared(rows, row, baseline, others).lines] == ["", ""]
         named = compared(
@@ -91,6 +93,11 @@ def test_pairs_of_two_devices_and_of_a_training_that_diverged_are_left_out(rows)
         UsageError, match="--compare multi30k a b: no seed has a whole training of both on one kind"
     ):
         compared(rows)
+
+
+def test_a_row_is_not_compared_with_itself(rows):
+    with pytest.raises(UsageError, match="multi30k a a: a row does not differ from itself; give two rows"):
+        compared(rows, "a", "a")
 
 
 def test_a_row_without_records_is_refused(rows):

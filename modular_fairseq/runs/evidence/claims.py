@@ -43,7 +43,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +84,30 @@ class Claim(NamedTuple):
     def rows(self) -> list[str]:
         """The names of all rows that the claim needs, the baseline first."""
         return [name for name in (self.baseline, self.row, self.baseline_minus, self.row_minus) if name]
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each row in the difference that is claimed, such as {row: 1, baseline: -1}."""
+        signs = {self.row: 1.0, self.row_minus: -1.0, self.baseline: -1.0, self.baseline_minus: 1.0}
+        return {row: sign for row, sign in signs.items() if row}
+
+    def is_about(
+        self, table: str, quantity: str | None, weights: Mapping[str, float], seeds: Iterable[int]
+    ) -> bool:
+        """Return whether the claim has this weighted sum of rows, or its opposite, and all of these seeds.
+
+        Args:
+            table: the name of the table of the rows.
+            quantity: the quantity that is summed.
+            weights: the weight of each row.
+            seeds: the seeds.
+        """
+        opposite = {row: -weight for row, weight in weights.items()}
+        return (
+            (self.table_name, self.quantity) == (table, quantity)
+            and self.weights in (weights, opposite)
+            and set(seeds) <= set(self.seeds)
+        )
 
     @property
     def table_name(self) -> str:

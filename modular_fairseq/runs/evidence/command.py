@@ -14,7 +14,7 @@ made with one seed before the next seed. Each run that is finished writes a smal
 the folder evidence/ beside CLAIMS. A run that has a record is not made again. A run that was killed continues
 from its last checkpoint in OUT, if that is still there.
 
-Alone with CLAIMS, the command writes table.txt, .md and .tsv into the same folder. The interval of a
+With CLAIMS alone, the command writes table.txt, .md and .tsv into the same folder. The interval of a
 difference in BLEU accounts for seeds and for the choice of sentences. The interval of a difference in nats
 per token of pictures accounts for seeds and for the choice of pictures, and the interval of a difference in
 the accuracy of classes for seeds and for the choice of inputs. Any other interval accounts for seeds alone.

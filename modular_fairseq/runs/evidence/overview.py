@@ -126,10 +126,13 @@ NUMBERS: list[Any] = [
     *("claim", "kind", "quantity", "seeds", "row_mean", "baseline_mean", "difference", "low", "high"),
     *("p_two_sided", "p_holm", "p_holm_against", "expected", "margin", "paper", "verdict"),
 ]
+ACCOUNTS = (
+    "Its interval accounts for seeds. For BLEU it also accounts for the choice of sentences, for nats per "
+    "token for the choice of pictures, and for the accuracy of classes for the choice of inputs."
+)
 NOTES = [
     "Row and baseline are means ± standard deviations over seeds. The difference is between pairs of the "
-    "same seed. Its interval accounts for seeds. For BLEU it also accounts for the choice of sentences, for "
-    "nats per token for the choice of pictures, and for the accuracy of classes for the choice of inputs.",
+    f"same seed. {ACCOUNTS}",
     "The p of a primary claim, for it and against it, are one-sided and corrected by Holm's method over all "
     "primary claims. Secondary claims have no verdict. The paper's difference was measured on other data and "
     "at another size.",

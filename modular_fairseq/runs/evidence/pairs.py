@@ -1,10 +1,11 @@
 """Compare two rows by their records in every quantity, also where no claim is registered."""
 
+from collections.abc import Sequence
 from statistics import fmean
 
 from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.jobs import Plan
-from modular_fairseq.runs.evidence.overview import by_row, difference, values_of
+from modular_fairseq.runs.evidence.overview import ACCOUNTS, by_row, difference, values_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import of_one_device
 from modular_fairseq.runs.evidence.rows import Records
@@ -15,12 +16,16 @@ from modular_fairseq_cli.scoring.spread import shown
 
 NOTES = [
     "The rows have means ± standard deviations over seeds. The difference is between pairs of the same seed "
-    "and kind of device. Its interval accounts for seeds. For BLEU it also accounts for the choice of "
-    "sentences, for nats per token for the choice of pictures, and for the accuracy of classes for the "
-    "choice of inputs. There is no interval if only one seed is there, or if all pairs differ by as much.",
-    "A line without a claim was not registered. It suggests something and proves nothing. The intervals are "
-    "not corrected for the number of lines that one may look at.",
+    f"and kind of device. {ACCOUNTS} There is no interval if only one seed is there, or if all pairs "
+    "differ by as much.",
+    "A line without a claim was not registered for these seeds. It suggests something and proves nothing. "
+    "The intervals are not corrected for the number of lines that one may look at.",
 ]
+
+
+def unregistered(table: str, row: str, baseline: str, quantity: str, seeds: Sequence[int]) -> Claim:
+    """Return a claim that compares two rows of a table, but was not registered."""
+    return Claim("", "", "secondary", "", "", table, quantity, row, "above", tuple(seeds), baseline)
 
 
 def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> Sheet:
@@ -33,9 +38,11 @@ def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> S
         row, baseline: the rows. The difference is the first less the second.
 
     Raises:
-        UsageError: a row has no record, or no seed of both rows can be compared.
+        UsageError: the two are one row, a row has no record, or no seed of both rows can be compared.
     """
     asked = f"--compare {table} {row} {baseline}"
+    if row == baseline:
+        raise UsageError(f"{asked}: a row does not differ from itself; give two rows")
     rows = by_row(plan, records)
     names = f"{table}/{row}", f"{table}/{baseline}"
     for name in names:
@@ -49,24 +56,21 @@ def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> S
         raise UsageError(
             f"{asked}: no seed has a whole training of both on one kind of device, so they are not comparable"
         )
-    compared = Claim("", "", "secondary", "", "", table, "", row, "above", seeds, baseline)
     lines = []
     for name, quantity in QUANTITIES.items():
-        finding = find(compared._replace(quantity=name), rows)
+        compared = unregistered(table, row, baseline, name, seeds)
+        finding = find(compared, rows)
         if finding.values:
             ours, theirs = values_of(finding)
             differs = difference(finding) or quantity.signed.format(fmean(ours) - fmean(theirs))
-            claims = [claim.name for claim in plan.register.claims if _same(claim, finding.claim)]
+            about = [
+                claim.name
+                for claim in plan.register.claims
+                if claim.is_about(table, name, compared.weights, finding.values)
+            ]
             done = ", ".join(map(str, finding.values))
             sides = [shown(side, quantity.pattern) for side in (ours, theirs)]
-            lines.append(Line([quantity.heading, *sides, differs, done, ", ".join(claims)]))
+            lines.append(Line([quantity.heading, *sides, differs, done, ", ".join(about)]))
     heads = ["", row, baseline, "difference [95 %]", "seeds", "claim"]
     lost = [f"Seed {seed} is left out, because a training diverged." for seed in diverged]
     return Sheet(f"{row} less {baseline} in table {table}", heads, lines, [], [*NOTES, *lost])
-
-
-def _same(claim: Claim, other: Claim) -> bool:
-    """Return whether two claims compare the same quantity of the same rows and seeds, in either order."""
-    return (claim.table_name, claim.quantity) == (other.table_name, other.quantity) and (
-        sorted(claim.rows) == sorted(other.rows) and sorted(claim.seeds) == sorted(other.seeds)
-    )
