@@ -66,7 +66,7 @@ VARIANTS = {  # of narrow models, by the ends of their rows' names
 EFFECTS: dict[str, Weights] = {
     "F steps": {"mae-7": 0.5, "uni-mae-7": 0.5, "nobcd": -0.5, "base": -0.5},
     "gates": {"mae-7": 0.5, "uni-mae-7": -0.5, "nobcd": 0.5, "base": -0.5},
-    "both together": {"mae-7": 1, "uni-mae-7": -1, "nobcd": -1, "base": 1},
+    "interaction": {"mae-7": 1, "uni-mae-7": -1, "nobcd": -1, "base": 1},
 }
 
 
@@ -164,8 +164,9 @@ def contrast(records: Records, weights: Weights, value: Value | None) -> Interva
 
 
 def shown(found: Interval, digits: int = 3) -> str:
-    """Return such as "-0.89 [-1.34, -0.45]"."""
-    return f"{found.difference:+.{digits}f} [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
+    """Return such as "-0.89 [-1.34, -0.45]", and the mark of an interval that may be too narrow."""
+    limits = f"[{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
+    return f"{found.difference:+.{digits}f} {limits}{found.mark}"
 
 
 class End(NamedTuple):

@@ -35,7 +35,7 @@ from tabulate import tabulate
 from modular_fairseq.runs.evidence.records import made
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, write_file
-from modular_fairseq_cli.scoring.intervals import Interval, over_seeds, over_seeds_and_sentences
+from modular_fairseq_cli.scoring.intervals import MARKED, Interval, over_seeds, over_seeds_and_sentences
 from modular_fairseq_cli.training_log import read_log
 
 RESULTS = ROOT / "results" / "speech"
@@ -187,7 +187,9 @@ def claimed(records: dict, claims: dict[str, Any]) -> str:
             found = over_seeds_and_sentences(list(numbers.mean(axis=1)), numbers)
         else:
             found = over_seeds([float(np.mean(row)) for row in numbers])
-        interval = "" if found is None else f"{found.difference:+.3f} [{found.low:+.3f}..{found.high:+.3f}]"
+        interval = ""
+        if found:
+            interval = f"{found.difference:+.3f} [{found.low:+.3f}..{found.high:+.3f}]{found.mark}"
         about = [claim["name"], claim["says"], claim["expected"], claim["printed"]]
         seeds, recordings = f"{len(values)} of {len(claims['seeds'])}", ""
         if claim["quantity"] == "pesq" and records:
@@ -195,7 +197,8 @@ def claimed(records: dict, claims: dict[str, Any]) -> str:
             recordings = f"{len(names)} of {len(all_names)}"
         lines.append([*about, interval, seeds, recordings])
     head = ["claim", "says", "expected", "paper", "here, with 95 % interval", "seeds", "recordings"]
-    return tabulate(lines, head, tablefmt="github", disable_numparse=True)
+    shown = tabulate(lines, head, tablefmt="github", disable_numparse=True)
+    return f"{shown}\n\n{MARKED}" if "†" in shown else shown
 
 
 def differences(claim: dict[str, Any], records: dict, claims: dict[str, Any]) -> Iterator[dict[str, float]]:

@@ -21,7 +21,8 @@ seeds). A mean of the two probabilities, with weights of .4 and .6, covers 94 to
 or more, and 93 to 98 % if there are two. A test simulates both.
 
 MS_E is not above MS_A in expectation. With few seeds MS_A itself can be far below MS_E, and then the interval
-is narrower than the choice of sentences alone would make it. The simulated coverage includes such cases.
+can be narrower than the choice of sentences alone would make it for these models. The simulated coverage
+includes such cases, but among them alone it is lower. Tables therefore mark them (`Interval.mark`).
 
 A score of a corpus, such as BLEU, is no mean over sentences. The jackknife makes it about one: the
 pseudo-value of sentence i is m f - (m - 1) f_i, where f is the score of all sentences and f_i the score
@@ -47,6 +48,9 @@ Scored = tuple[float, Floats]  # a score and its pseudo-values
 UNIFORM, WEIGHTS = np.polynomial.legendre.leggauss(100)
 UNIFORM, WEIGHTS = (UNIFORM + 1) / 2, WEIGHTS / 2  # to integrate over 0..1
 NORMAL = ndtri(UNIFORM)
+MARKED = (
+    "An interval with † may be too narrow: the choice of test data alone would give these models a wider one."
+)
 
 
 class Interval(NamedTuple):
@@ -59,6 +63,8 @@ class Interval(NamedTuple):
             1 - p ends at 0.
         seeds: the number of pairs of seeds.
         sentences: the number of sentences that the interval accounts for; 0: it accounts for seeds alone.
+        half_by_sentences: half of the width of the interval that accounts for sentences alone, as if no other
+            seeds could be drawn; 0 if `sentences` is 0.
     """
 
     difference: float
@@ -67,6 +73,12 @@ class Interval(NamedTuple):
     p_value: float
     seeds: int
     sentences: int = 0
+    half_by_sentences: float = 0.0
+
+    @property
+    def mark(self) -> str:
+        """What follows the interval in a table: "†" if it is narrower than sentences alone would make it."""
+        return "†" if (self.high - self.low) / 2 < self.half_by_sentences else ""
 
 
 def over_seeds(differences: Sequence[float]) -> Interval | None:
@@ -116,7 +128,8 @@ def over_seeds_and_sentences(differences: Sequence[float], by_sentence: Floats) 
     def tail(x: float) -> float:
         return 0.4 * float(2 * stdtr(freedom, -x)) + 0.6 * _behrens_fisher(x, share, n - 1)
 
-    return _interval(fmean(differences), error, tail, n, m)
+    half = float(stdtrit(m - 1, (1 + LEVEL) / 2)) * math.sqrt(float(of_sentences.var(ddof=1)) / m)
+    return _interval(fmean(differences), error, tail, n, m)._replace(half_by_sentences=half)
 
 
 def of_scores(

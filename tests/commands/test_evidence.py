@@ -214,7 +214,7 @@ def test_any_two_rows_are_compared(place, capsys):
         text = capsys.readouterr().out
         (line,) = [line for line in text.splitlines() if line.startswith("BLEU ")]
         difference, low, high = (f"{sign * float(claimed[key]):+.2f}" for key in ("difference", *ends))
-        assert line.split()[7:] == [difference, f"[{low},", f"{high}]", "1,", "2", "experts-above-plain"]
+        assert line.split()[7:] == [difference, f"[{low},", f"{high}]†", "1,", "2", "experts-above-plain"]
         assert f"{rows.replace(' ', ' less ')} in table mine\n" in text and "chrF" in text
     assert "no record is of mine/other; give two rows of these: mine/" in refused(
         place, "--compare", "mine", "plain", "other"
@@ -233,9 +233,10 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     for row in rows:
         found = dict(zip(names, row, strict=True))
         difference, low, high = (f"{float(found[key]):+.2f}" for key in ("difference", "low", "high"))
-        assert f"](#{found['claim']}) (table 1) | BLEU, mine |  | {difference} [{low}, {high}] |" in page
+        shown = f"{difference} [{low}, {high}]{'†' if found['claim'] == 'experts-above-plain' else ''}"
+        assert f"](#{found['claim']}) (table 1) | BLEU, mine |  | {shown} |" in page
         section = page.partition(f"### {found['claim']}\n")[2].partition("\n### ")[0]
-        assert f"difference {difference} [{low}, {high}]" in section
+        assert f"difference {shown}\n" in section
         if found["kind"] == "primary":
             assert f"- Verdict: {found['verdict']} (p = {float(found['p_holm']):.3f} for it" in section
         else:  # all of them say "above"
@@ -278,7 +279,10 @@ def test_the_page_tells_of_changes_of_the_row_that_another_table_trained(place):
     edit(place, changes=[*spec["changes"], entry | {"rows": ["mine/experts"]}])
     cli.main(words_of(place, "--page", str(place / "page.md")))
     section = (place / "page.md").read_text().partition("### one-expert-loses\n")[2].partition("\n### ")[0]
-    assert "it or its rows were [changed](#what-was-changed-after-it-was-registered) on 2026-11-22" in section
+    assert (
+        "it or its rows were [changed](#what-was-changed-after-it-was-registered) on 2026-11-22 (entry 1)"
+        in section
+    )
 
 
 def test_the_page_says_why_a_claim_has_no_runs(place):

@@ -24,7 +24,7 @@ from modular_fairseq.training.checkpoints import load_checkpoint
 from modular_fairseq_cli import main as cli
 from modular_fairseq_cli.files import only_one
 from modular_fairseq_cli.scoring import paired_bootstrap
-from modular_fairseq_cli.scoring.intervals import of_scores
+from modular_fairseq_cli.scoring.intervals import MARKED, of_scores
 from tests.places import ROOT
 from tests.refusals import refusal
 from tests.table_folders import (
@@ -330,6 +330,16 @@ def interval(by_seed):
     return of_scores(metric, [[tuple(map(translation, pair)) for pair in pairs] for pairs in by_seed])
 
 
+def test_an_interval_of_seeds_that_agree_by_chance_is_marked(results_only, capsys):
+    for name, spoilt in (("plain", 9), ("experts", 6)):
+        for seed in (1, 2):
+            write_result(results_only, name, seed, spoilt)
+    refused(results_only, "--seeds", "1,2", "--samples", "50")
+    shown, found = capsys.readouterr().out, interval([[(9, 6)], [(9, 6)]])
+    limits = f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]†"
+    assert cells(shown, "Experts")[5].startswith(limits) and MARKED in shown
+
+
 def test_the_table_computes_its_numbers_over_seeds_from_result_files(results_only, capsys):
     """The table computes means, sample deviations, differences seed by seed and the largest p from result
     files alone.
@@ -349,6 +359,7 @@ def test_the_table_computes_its_numbers_over_seeds_from_result_files(results_onl
     assert min(tests) < largest < 1
     found = interval([[(9, 6)], [(12, 10)]])
     of_difference = f"{mean(apart):+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    assert MARKED not in shown
     assert cells(shown, "Experts")[5] == f"{of_difference} ({found.p_value:.3f}; {largest:.3f}; {welch:.3f})"
     lines = [
         line.split("\t") for line in (results_only / "results/paper/mine/table.tsv").read_text().splitlines()

@@ -637,7 +637,9 @@ def test_the_page_tells_when_a_claim_or_its_rows_were_changed():
 
     jobs = [job("multi30k/a", "first"), job("other/d", "first", job("multi30k/b", "").run), job("d", "third")]
     plan = SimpleNamespace(register=SimpleNamespace(changes=changes), jobs=jobs)
-    assert claim_section._changed(plan, claim()).endswith(" on 2026-11-23 and 2026-11-25")
+    assert claim_section._changed(plan, claim()).endswith(
+        " on 2026-11-23 (entry 1) and 2026-11-25 (entries 3, 4)"
+    )
     assert claim_section._changed(plan, claim(name="third", row="d", baseline="e")) == ""
 
 
@@ -650,8 +652,8 @@ def test_the_page_names_the_device_that_made_the_runs():
         return claim_section._devices(jobs, made)
 
     assert told("cpu", "cpu") == ""
-    assert told("cpu", "cuda").startswith(" Seed 2 was made with `--device cuda`;")
-    assert told("cuda", "cuda").startswith(" They were made with `--device cuda`;")
+    assert told("cpu", "cuda").startswith(" Seed 2 was made on a GPU: add `--device cuda` to it.")
+    assert told("cuda", "cuda").startswith(" They were made on a GPU: add `--device cuda` to it.")
 
 
 def sacrebleus(counts):

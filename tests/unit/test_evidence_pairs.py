@@ -3,13 +3,14 @@
 import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.pairs import pair
 from modular_fairseq.runs.evidence.verdicts import find
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.scoring.intervals import over_seeds
+from modular_fairseq_cli.scoring.intervals import MARKED, over_seeds
 
 SEEDS = (1, 2, 3)
 BLEU = {("a", 1): 30.0, ("a", 2): 31.0, ("a", 3): 33.0, ("b", 1): 30.5, ("b", 2): 30.0, ("b", 3): 31.0}
@@ -58,6 +59,17 @@ def test_there_is_a_line_for_each_quantity_that_both_rows_have(rows):
     assert find(CLAIM, rows).interval[:3] == pytest.approx(
         [-interval.difference, -interval.high, -interval.low]
     )
+
+
+def test_an_interval_that_may_be_too_narrow_is_marked(rows):
+    random = np.random.default_rng(1)
+    for (row, seed), record in rows.items():
+        record["rows"][row][0] |= {"bleu": 30.0 + 0.01 * seed * (row == "multi30k/a")}
+        record["rows"][row][0]["by_unit"] = {"bleu": 30 + random.normal(0, 9, 100)}
+    table = compared(rows)
+    difference, loss = (line.cells[3] for line in table.lines)
+    assert difference.startswith("+0.02 [") and difference.endswith("]†") and "†" not in loss
+    assert MARKED in table.notes[0]
 
 
 def test_a_claim_is_named_that_compares_the_same_in_either_order(rows):

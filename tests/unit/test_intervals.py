@@ -131,6 +131,21 @@ def test_if_only_sentences_differ_the_interval_is_that_of_their_mean():
     assert found.high - found.difference == pytest.approx(half, rel=0.01)
 
 
+def test_an_interval_that_is_narrower_than_by_sentences_alone_is_marked():
+    random = np.random.default_rng(1)
+    rest = random.normal(0, 3, (3, SENTENCES))
+    rest -= rest.mean(axis=1, keepdims=True)  # so that all seeds have the same mean
+    agreeing = over_seeds_and_sentences([0.1, 0.1, 0.1001], 0.1 + rest)
+    alone = ttest_1samp(rest.mean(axis=0), 0).confidence_interval(0.95)
+    assert agreeing.half_by_sentences == pytest.approx((alone.high - alone.low) / 2)
+    assert (agreeing.high - agreeing.low) / 2 < agreeing.half_by_sentences and agreeing.mark == "†"
+    differing = over_seeds_and_sentences([0, 1, 2], rest + [[0], [1], [2]])
+    assert differing.half_by_sentences == pytest.approx(agreeing.half_by_sentences)
+    assert (differing.high - differing.low) / 2 > differing.half_by_sentences and not differing.mark
+    of_seeds = over_seeds([0, 0.001, 0.002])
+    assert of_seeds.half_by_sentences == 0 and not of_seeds.mark
+
+
 def test_systems_that_are_equal_have_p_1():
     found = over_seeds_and_sentences([0.0, 0.0], np.zeros((2, 9)))
     assert (found.low, found.high, found.p_value) == (0, 0, 1)

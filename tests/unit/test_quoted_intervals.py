@@ -2,7 +2,8 @@
 
 The text "lower by .99 BLEU [.04, 1.94]" has the interval [.04, 1.94] of the difference .99. Both must be
 equal, up to rounding and a common sign, to the result of a registered claim, to a cell in a table that
-scripts/mae_deficit.py prints, or to the result of a comparison in `OTHERS`.
+scripts/mae_deficit.py prints, or to the result of a comparison in `OTHERS`. An interval that may be too
+narrow has its mark, † (`scoring.intervals.Interval.mark`), and no other has one.
 """
 
 import re
@@ -30,7 +31,7 @@ PAGES = [
     "docs/mechanisms/ensemble.md",
 ]
 NUMBER = r"[-+]?(?:\d+\.\d+|\.\d+|\d+)"
-INTERVAL = re.compile(rf"\[({NUMBER}),\s+({NUMBER})\]")
+INTERVAL = re.compile(rf"\[({NUMBER}),\s+({NUMBER})\](†?)")
 BEFORE = 180  # characters before an interval, among which its difference is
 
 
@@ -65,17 +66,19 @@ OTHERS = {  # comparisons that documents have and no claim registers, by the fol
 
 
 class Shown(NamedTuple):
-    """A difference and the ends of its interval."""
+    """A difference, the ends of its interval, and what follows the interval."""
 
     difference: float
     low: float
     high: float
+    mark: str = ""
 
-    def is_shown(self, low: str, high: str, before: list[str]) -> bool:
+    def is_shown(self, low: str, high: str, mark: str, before: list[str]) -> bool:
         """Return whether an interval is this one, or the one of the opposite, after its difference."""
         opposite = Shown(-self.difference, -self.high, -self.low)
         ends = any(equal(low, each.low) and equal(high, each.high) for each in (self, opposite))
-        return ends and any(equal(number.lstrip("+-"), abs(self.difference)) for number in before)
+        after = any(equal(number.lstrip("+-"), abs(self.difference)) for number in before)
+        return ends and after and mark == self.mark
 
 
 def equal(number: str, value: float) -> bool:
@@ -88,10 +91,10 @@ def numbers_in(text):
 
 
 def intervals_in(text):
-    """Yield each interval: its two ends, and the numbers that stand before it in its paragraph."""
+    """Yield each interval: its ends, its mark, and the numbers that stand before it in its paragraph."""
     for match in INTERVAL.finditer(text):
         before = text[max(0, match.start() - BEFORE) : match.start()].rpartition("\n\n")[2]
-        yield match[1], match[2], numbers_in(before)
+        yield *match.groups(), numbers_in(before)
 
 
 def records_in(folder):
@@ -117,17 +120,17 @@ def unpaired(records, row, baseline, quantity):
 def measured():
     """Return all intervals that may be shown."""
     found = [
-        Shown(float(before[-1]), float(low), float(high))
+        Shown(float(before[-1]), float(low), float(high), mark)
         for table in script("mae_deficit").tables()
-        for low, high, before in intervals_in(table)
+        for low, high, mark, before in intervals_in(table)
     ]
     for folder, others in OTHERS.items():
         records = records_in(folder)
         for claim in [*read_claims(ROOT / folder / "claims.yaml").claims, *others]:
             finding = find(claim, records)
             assert finding.interval or claim not in others
-            if finding.interval:
-                found.append(Shown(finding.interval.difference, finding.interval.low, finding.interval.high))
+            if interval := finding.interval:
+                found.append(Shown(interval.difference, interval.low, interval.high, interval.mark))
                 if in_percent := percent(finding):
                     found.append(Shown(*in_percent))
     return [*found, unpaired(records_in("results/narrow"), "uni-mae-7", "base", "valid_nll")]
@@ -137,8 +140,8 @@ def measured():
 def test_intervals_are_those_of_the_records(measured, page):
     shown = list(intervals_in((ROOT / page).read_text()))
     wrong = [
-        f"... {' ... '.join(before[-3:])} [{low}, {high}]"
-        for low, high, before in shown
-        if not any(each.is_shown(low, high, before) for each in measured)
+        f"... {' ... '.join(before[-3:])} [{low}, {high}]{mark}"
+        for low, high, mark, before in shown
+        if not any(each.is_shown(low, high, mark, before) for each in measured)
     ]
     assert not wrong

@@ -27,7 +27,7 @@ from modular_fairseq_cli.scoring import (
     score,
     summarize,
 )
-from modular_fairseq_cli.scoring.intervals import of_scores
+from modular_fairseq_cli.scoring.intervals import MARKED, of_scores
 from modular_fairseq_cli.scoring.metrics import split_compounds
 from modular_fairseq_cli.scoring.significance import welch_p
 from tests.score_files import (
@@ -293,11 +293,32 @@ def test_seeds_are_compared_in_pairs_with_each_baseline(files, tmp_path, capsys)
     text = capsys.readouterr().out
     limits = f"[{expected.low:+.2f}, {expected.high:+.2f}] (p {expected.p_value:.4f})"
     (line,) = [line for line in text.splitlines() if line.endswith("95 % interval over seeds and sentences")]
-    assert line.split("  ")[0].strip() == limits
+    assert line.split("  ")[0].strip() == limits and MARKED not in text
     assert f"{mean(ours):.2f} ± {stdev(ours):.2f}" in text
     p = pairs["bootstrap"][1]["bleu"]["p_value"]
     assert f"{ours[1] - theirs[1]:+.2f} (p {p:.4f})" in text and f"{paths('a')[1]} - {paths('b')[1]}" in text
     assert f"(p {pairs['seeds']['chrf']['welch_p']:.4f})" in text
+
+
+def test_an_interval_is_marked_if_seeds_agree_better_than_sentences_let_one_expect(tmp_path, capsys):
+    right = [f"sentence {number} has these words" for number in range(60)]
+    (tmp_path / "test.en").write_text("".join(f"{line}\n" for line in right))
+
+    def translation(name):
+        """Return the path of a translation with a wrong word in ten sentences."""
+        wrong = random.Random(name).sample(range(60), 10)
+        lines = [line.replace("these", "other") if at in wrong else line for at, line in enumerate(right)]
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+        return tmp_path / name
+
+    system, baseline = ([translation(f"{name}{seed}") for seed in range(3)] for name in "ab")
+    files = [tmp_path / "test.en", *system, "--baseline", *baseline]
+    found = run_json(tmp_path, "--reference", *files, "--samples", 20, "--metrics", "bleu")
+    interval = found["baselines"][0]["intervals"]["bleu"]
+    assert interval["high"] - interval["low"] < 2 * interval["half_by_sentences"]
+    limits = f"[{interval['low']:+.2f}, {interval['high']:+.2f}]† (p 1.0000)"
+    text = capsys.readouterr().out
+    assert limits in text and text.endswith(f"{MARKED}\n")
 
 
 def test_the_bootstrap_is_silent_though_fairseq_logs(caplog):

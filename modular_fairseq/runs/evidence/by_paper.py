@@ -18,11 +18,9 @@ COUNTED = {  # what is found of a claim, and how it is said of one and of severa
         "fail, but have the claimed direction",
     ),
     "open": ("is open", "are open"),
-    f"open; {EXCLUDED}": (f"is open ({EXCLUDED})", f"are open ({EXCLUDED})"),
     "as claimed": ("is as claimed", "are as claimed"),
     "the opposite": ("is the opposite", "are the opposite"),
     "undecided": ("is undecided", "are undecided"),
-    f"undecided; {EXCLUDED}": (f"is undecided ({EXCLUDED})", f"are undecided ({EXCLUDED})"),
     "lost": ("has lost a seed", "have lost a seed"),
 }
 
@@ -75,7 +73,7 @@ def by_paper(findings: Findings) -> str:
 
 
 def _word(finding: Finding, findings: Findings) -> str:
-    """Return the key of `COUNTED` for a claim, or "missing" if it lacks runs."""
+    """Return what `said` does, "missing" if a claim lacks runs, or "lost" if it has lost a seed."""
     if finding.lost or finding.waits:
         return "missing" if finding.waits else "lost"
     return said(finding, findings)
@@ -85,11 +83,17 @@ def _counted(found: Sequence[str]) -> str:
     """Return how many claims have which finding, such as "3 of 4 done: 2 hold, 1 is open".
 
     Args:
-        found: keys of `COUNTED`, and "missing" for claims that lack runs.
+        found: what `_word` returns for each claim.
     """
-    numbers = Counter(found)
+    numbers = Counter(word.removesuffix(f"; {EXCLUDED}") for word in found)
+    excluded = Counter(word.removesuffix(f"; {EXCLUDED}") for word in found if word.endswith(EXCLUDED))
     missing = numbers.pop("missing", 0)
-    words = sorted(numbers, key=list(COUNTED).index)
+    told = []
+    for word in sorted(numbers, key=list(COUNTED).index):
+        text = f"{numbers[word]} {COUNTED[word][numbers[word] > 1]}"
+        if excluded[word]:
+            of = "each" if excluded[word] == numbers[word] else excluded[word]
+            text += f" ({f'for {of} of them ' if numbers[word] > 1 else ''}{EXCLUDED})"
+        told.append(text)
     done = f"{len(found) - missing} of {len(found)} done" if missing else ""
-    told = ", ".join(f"{numbers[word]} {COUNTED[word][numbers[word] > 1]}" for word in words)
-    return ": ".join(part for part in (done, told) if part)
+    return ": ".join(part for part in (done, ", ".join(told)) if part)

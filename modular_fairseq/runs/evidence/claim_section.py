@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from modular_fairseq.runs.evidence.by_paper import said
@@ -45,7 +46,7 @@ def section(plan: Plan, finding: Finding, findings: Findings, records: Records) 
         f"- {SAYS[claim.kind]}: {said(finding, findings)}" + _p_values(findings.p_values(finding)),
         *([f"- Remark: {claim.remark}"] if claim.remark else []),
         f"- Runs: {_records(plan, names)}; {spent}; {_commits(made)}",
-        *_logs(plan, names),
+        _logs(plan, names),
         f"- Commands: `{_training(plan, claim)}` trains and measures these rows with the present code. "
         f"`bash scripts/evidence.sh TEXT {_options(plan, jobs)}` makes the runs of the table that have no "
         f"record.{_devices(jobs, records)} Each record has the `commands` of its run.",
@@ -79,7 +80,9 @@ def _found(finding: Finding) -> str:
     ours, theirs = values_of(finding)
     text = f"{shown(ours, pattern)}"
     if claim.baseline:
-        alone = "of one seed" if len(finding.values) == 1 else "without an interval"
+        between = QUANTITIES[claim.quantity].signed.format(fmean(ours) - fmean(theirs))
+        one = " of one seed" if len(finding.values) == 1 else ""
+        alone = f"{between}{one}, without an interval"
         text += f" against {shown(theirs, pattern)}; difference {shown_difference(finding) or alone}"
     elif finding.interval:
         text += f", interval {difference(finding).partition(' ')[2]}"
@@ -116,10 +119,10 @@ def folder_of_records(plan: Plan) -> Path:
     return Path(plan.register.path).parent / "evidence"
 
 
-def _logs(plan: Plan, names: Sequence[str]) -> list[str]:
-    """Return a line with the logs that were kept, if there are any."""
+def _logs(plan: Plan, names: Sequence[str]) -> str:
+    """Return a line with the logs that were kept, of all runs or some of them."""
     kept = [path for name in names if (path := log_of(folder_of_records(plan), name)).exists()]
-    return [f"- Logs: {', '.join(f'`{path}`' for path in kept)}"] if kept else []
+    return f"- Logs: {', '.join(f'`{path}`' for path in kept) or 'none were kept'}"
 
 
 def _commits(made: Sequence[dict[str, Any]]) -> str:
@@ -135,15 +138,17 @@ def _changed(plan: Plan, claim: Claim) -> str:
     """Return when the text of a claim, or a row that was trained for it, was changed after registration."""
     runs = [job.run for job in plan.jobs if claim.name in job.claims]
     rows = {row_of(each) for run in runs for each in run.with_starts()}
-    dates = [
-        change.date
-        for change in plan.register.changes
-        if claim.name in change.claims or not rows.isdisjoint(change.rows)
-    ]
-    if not dates:
+    entries: dict[str, list[str]] = {}
+    for number, change in enumerate(plan.register.changes, 1):
+        if claim.name in change.claims or not rows.isdisjoint(change.rows):
+            entries.setdefault(change.date, []).append(str(number))
+    if not entries:
         return ""
     what = "; it or its rows were [changed](#what-was-changed-after-it-was-registered) on "
-    return what + " and ".join(dict.fromkeys(dates))
+    return what + " and ".join(
+        f"{date} ({'entry' if len(numbers) == 1 else 'entries'} {', '.join(numbers)})"
+        for date, numbers in entries.items()
+    )
 
 
 def _devices(jobs: Sequence[Job], records: Records) -> str:
@@ -154,7 +159,7 @@ def _devices(jobs: Sequence[Job], records: Records) -> str:
         return ""
     several = f"Seeds {', '.join(map(str, of_gpu))} were" if len(of_gpu) > 1 else f"Seed {of_gpu[0]} was"
     which = several if of_cpu else "They were"
-    return f" {which} made with `--device cuda`; a pair must be made on one device."
+    return f" {which} made on a GPU: add `--device cuda` to it. A pair must be made on one device."
 
 
 def _training(plan: Plan, claim: Claim) -> str:

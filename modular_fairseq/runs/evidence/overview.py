@@ -11,6 +11,7 @@ from modular_fairseq.runs.evidence.records import is_of_cpu
 from modular_fairseq.runs.evidence.rows import Records, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.sheet import Line, Sheet
+from modular_fairseq_cli.scoring.intervals import MARKED
 from modular_fairseq_cli.scoring.spread import shown
 
 PValues = tuple[float | None, float | None]  # for a claim and against it
@@ -128,7 +129,8 @@ NUMBERS: list[Any] = [
 ]
 ACCOUNTS = (
     "Its interval accounts for seeds. For BLEU it also accounts for the choice of sentences, for nats per "
-    "token for the choice of pictures, and for the accuracy of classes for the choice of inputs."
+    "token for the choice of pictures, and for the accuracy of classes for the choice of inputs. "
+    f"{MARKED}"
 )
 NOTES = [
     "Row and baseline are means ± standard deviations over seeds. The difference is between pairs of the "
@@ -156,11 +158,14 @@ def values_of(finding: Finding) -> list[tuple[float, ...]]:
 
 
 def difference(finding: Finding) -> str:
-    """Return the difference with its interval, such as "+0.70 [+0.10, +1.30]", or "" if there is none."""
+    """Return the difference with its interval, such as "+0.70 [+0.10, +1.30]", or "" if there is none.
+
+    A mark follows an interval that may be too narrow (`scoring.intervals.Interval.mark`).
+    """
     if finding.interval is None:
         return ""
     found, *limits = map(QUANTITIES[finding.claim.quantity].signed.format, finding.interval[:3])
-    return f"{found} [{', '.join(limits)}]"
+    return f"{found} [{', '.join(limits)}]{finding.interval.mark}"
 
 
 def cells_of(finding: Finding, p: PValues) -> list[str]:

@@ -31,6 +31,7 @@ from modular_fairseq.runs.evidence.rows import Records, corpora_of, lines_of, ti
 from modular_fairseq.runs.evidence.verdicts import Finding
 from modular_fairseq_cli.errors import UsageError, why
 from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.scoring.intervals import MARKED
 
 
 def write(plan: Plan, records: Records, path: str) -> None:
@@ -104,8 +105,7 @@ the direction of the claim, and *the opposite* that it is on the other side. *Un
 includes the bound, or that all seeds give the same value, so that there is no interval. The intervals are not
 corrected for their number: about one of 20 misses the true value. Of undecided claims it is also said whether
 the paper's difference is excluded. Intervals account for seeds. For BLEU they also account for the choice of
-test sentences.{parts} Three seeds may agree better by chance than the choice of sentences lets one expect,
-and then an interval is too narrow.""",
+test sentences.{parts}""",
 }
 PARTS = {  # see by_unit.OF_PARTS
     "nats_per_token": " For nats per token of pictures they account for the choice of pictures.",
@@ -129,14 +129,14 @@ intervals of the mean over seeds, whose number stands in brackets. The axis of p
 A table with several baselines has a figure for each of them. Figures of runs that validate only a few times
 show the perplexity of training batches. The validation perplexity is the one that fairseq logs while it
 trains. In tables of masked language models it counts the masked symbols `<s>` and `</s>`, too. The
-perplexity of masked words does not count them."""
+perplexity of masked words does not count them. Updates are those before the checkpoint that was measured,
+which has the best validation loss."""
 EACH = """\
-[Check a verdict](evidence.md#check-a-verdict) says how to compute an interval or verdict again, and how to
-compare a training of your own with a record. A record is a JSON file with the scores, the learning curves,
-the commands, the settings, and digests of the corpus and the weights. If the log of a training was kept, it
-lies beside the record, and `zcat` shows it. These commands show the commits that registered or changed the
-text of a claim, and the commit that added a record. What was changed apart from the text, such as a row, is
-in the [last section](#what-was-changed-after-it-was-registered).
+[Check a verdict](evidence.md#check-a-verdict) says how to compute an interval or verdict again, what is in
+a record, and how to compare a training of your own with it. The first of these commands shows the commits
+that registered a claim or changed an entry of it, remarks included. The second shows the commits that added
+a record. If there are several, the row was trained anew, and the last one counts. What was changed apart
+from the text, such as a row, is in the [last section](#what-was-changed-after-it-was-registered).
 
 <!-- not run: it needs the history of the repository, which an archive of the files does not have -->
 ```bash
@@ -213,8 +213,10 @@ def _parameters(records: Records) -> str:
 def _about(plan: Plan, found: Sequence[Finding]) -> str:
     """Return what readers have to know of claims of one kind."""
     kind = found[0].claim.kind
+    marked = [MARKED] if any(finding.interval.mark for finding in found if finding.interval) else []
     if kind == "primary":
-        return " ".join([ABOUT[kind], *([SO_FAR] if any(finding.waits for finding in found) else [])])
+        so_far = [SO_FAR] if any(finding.waits for finding in found) else []
+        return " ".join([ABOUT[kind], *marked, *so_far])
     quantities = {finding.claim.quantity for finding in found}
     parts = "".join(text for quantity, text in PARTS.items() if quantity in quantities)
     percent = [PERCENT] if any(QUANTITIES[each].in_percent for each in quantities) else []
@@ -222,19 +224,20 @@ def _about(plan: Plan, found: Sequence[Finding]) -> str:
     tables = [f"Table `{table}`" for table in OF_VALIDATION_DATA if table in plan.tables]
     are = "is" if len(tables) == 1 else "are"
     validation = [VALIDATION.format(tables=" and ".join(tables), are=are)] if tables else []
-    return " ".join([ABOUT[kind].format(parts=parts), *percent, *one_seed, *validation])
+    return " ".join([ABOUT[kind].format(parts=parts), *marked, *percent, *one_seed, *validation])
 
 
 def _summary(found: Sequence[Finding], findings: Findings) -> str:
     """Return a table of claims that have runs, a line for each."""
     last = SAYS[found[0].claim.kind].lower()
-    heads = ["claim", "quantity", "difference in the paper", "difference here [95 %]", last]
+    heads = ["claim", "quantity", "difference in the paper", "difference or value here [95 %]", last]
     lines = [f"| {' | '.join(heads)} |", "| --- | --- | ---: | ---: | --- |"]
     for finding in found:
         claim = finding.claim
         told = f"[{claim.says}](#{claim.name}){_in_brackets(claim.authors)}"
         cells = told, where(claim), printed(claim), shown_difference(finding)
-        lines.append(f"| {' | '.join(cells)} | {said(finding, findings)} |")
+        bound = f" (bound {claim.bound:g})" if claim.bound else ""
+        lines.append(f"| {' | '.join(cells)} | {said(finding, findings)}{bound} |")
     return "\n".join(lines)
 
 
@@ -262,13 +265,13 @@ def _example(plan: Plan, finding: Finding) -> str:
 
 
 def _changes(plan: Plan) -> str:
-    """Return the changes of the register as a list."""
+    """Return the changes of the register as a list with numbers."""
     lines = []
-    for change in plan.register.changes:
+    for number, change in enumerate(plan.register.changes, 1):
         rows = (
             f" Results of earlier commits do not count for: {', '.join(change.rows)}." if change.rows else ""
         )
-        lines.append(f"- {change.date}: {_beginning(change.reason, plan.register.path)}{rows}")
+        lines.append(f"{number}. {change.date}: {_beginning(change.reason, plan.register.path)}{rows}")
     return "\n".join(lines)
 
 
