@@ -45,6 +45,8 @@ OTHERS = {  # comparisons that documents have and no claim registers, by the fol
         comparison("tim-deep", "base-deep", "valid_nll", (1, 2, 3, 4, 5)),
         comparison("tim-deep", "base-deep", "final_train_nll", (1, 2, 3, 4, 5)),
         comparison("tim-deep", "base-deep", "LR_divergence_encoder", (1, 2, 3, 4, 5)),
+        comparison("2x1-skip", "base", "early_perplexity", (1, 2, 3, 4, 5)),
+        comparison("2x1-skip", "base", "LR_divergence_encoder", (1, 2, 3, 4, 5)),
     ],
     "results/narrow": [
         comparison("base", "mae-15", "valid_nll", (1, 2, 3)),
@@ -61,6 +63,7 @@ OTHERS = {  # comparisons that documents have and no claim registers, by the fol
         comparison("dma-qq-letter", "base", "LR_divergence_encoder", (1, 2, 3)),
         comparison("dma-qq-letter", "base", "HR_divergence_encoder", (1, 2, 3)),
         comparison("dma-qq-letter", "base", "bleu", (1, 2, 3)),
+        comparison("dma-qq-letter", "dma", "HR_divergence_encoder", (1, 2, 3)),
     ],
 }
 
