@@ -146,6 +146,19 @@ def test_an_interval_that_is_narrower_than_by_sentences_alone_is_marked():
     assert of_seeds.half_by_sentences == 0 and not of_seeds.mark
 
 
+def test_marked_intervals_cover_the_truth_less_often():
+    found = [
+        over_seeds_and_sentences(each.mean(axis=1), each)
+        for seed_noise in (0.4, 1)
+        for each in simulated(3, seed_noise, 2)[:1500]
+    ]
+    marked, others = (
+        np.mean([each.low <= 0 <= each.high for each in found if bool(each.mark) == is_marked])
+        for is_marked in (True, False)
+    )
+    assert 0.78 <= marked <= 0.9 < others
+
+
 def test_systems_that_are_equal_have_p_1():
     found = over_seeds_and_sentences([0.0, 0.0], np.zeros((2, 9)))
     assert (found.low, found.high, found.p_value) == (0, 0, 1)
