@@ -64,6 +64,16 @@ OTHERS = {  # comparisons that documents have and no claim registers, by the fol
         comparison("dma-qq-letter", "base", "HR_divergence_encoder", (1, 2, 3)),
         comparison("dma-qq-letter", "base", "bleu", (1, 2, 3)),
         comparison("dma-qq-letter", "dma", "HR_divergence_encoder", (1, 2, 3)),
+        *(
+            comparison(f"ensemble-{each}", "ensemble-none", "valid_nll", (1, 2, 3))
+            for each in ("residual", "heads", "attention", "hidden")
+        ),
+        *(
+            comparison(f"ensemble-residual-{each}", "ensemble-residual", "bleu", (1, 2, 3))
+            for each in ("heads", "attention", "hidden")
+        ),
+        comparison("ensemble-residual-heads", "ensemble-residual", "final_train_nll", (1, 2, 3)),
+        comparison("ensemble-residual", "base", "bleu", (1, 2, 3)),
     ],
 }
 
