@@ -43,13 +43,15 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 LEVEL = 0.95
 ROUNDING = 1e-12  # of differences of scores, relative to 1 or to larger differences
+ROUNDING_OF_HALF = 1e-9  # of half of the width of an interval
 Floats = NDArray[np.float64]
 Scored = tuple[float, Floats]  # a score and its pseudo-values
 UNIFORM, WEIGHTS = np.polynomial.legendre.leggauss(100)
 UNIFORM, WEIGHTS = (UNIFORM + 1) / 2, WEIGHTS / 2  # to integrate over 0..1
 NORMAL = ndtri(UNIFORM)
 MARKED = (
-    "An interval with † may be too narrow: the choice of test data alone would give these models a wider one."
+    "An interval with † may be too narrow: the choice of test data alone, with these trained models, gives a "
+    "wider one."
 )
 
 
@@ -78,7 +80,8 @@ class Interval(NamedTuple):
     @property
     def mark(self) -> str:
         """What follows the interval in a table: "†" if it is narrower than sentences alone would make it."""
-        return "†" if (self.high - self.low) / 2 < self.half_by_sentences else ""
+        half = (self.high - self.low) / 2
+        return "†" if half < self.half_by_sentences * (1 - ROUNDING_OF_HALF) else ""
 
 
 def over_seeds(differences: Sequence[float]) -> Interval | None:
@@ -123,13 +126,12 @@ def over_seeds_and_sentences(differences: Sequence[float], by_sentence: Floats) 
     sentences = max(n * float(of_sentences.var(ddof=1)) - both, 0.0)
     error = math.sqrt((seeds + sentences) / (n * m))
     share = seeds / (seeds + sentences) if seeds else 0.0
-    freedom = 1 / (share**2 / (n - 1) + (1 - share) ** 2 / (m - 1))
 
     def tail(x: float) -> float:
-        return 0.4 * float(2 * stdtr(freedom, -x)) + 0.6 * _behrens_fisher(x, share, n - 1)
+        return _tail(x, share, n, m)
 
-    half = float(stdtrit(m - 1, (1 + LEVEL) / 2)) * math.sqrt(float(of_sentences.var(ddof=1)) / m)
-    return _interval(fmean(differences), error, tail, n, m)._replace(half_by_sentences=half)
+    alone = _interval(0.0, math.sqrt(float(of_sentences.var(ddof=1)) / m), lambda x: _tail(x, 0.0, n, m), n)
+    return _interval(fmean(differences), error, tail, n, m)._replace(half_by_sentences=alone.high)
 
 
 def of_scores(
@@ -226,6 +228,18 @@ def _interval(
     of_no_error = 0.0 if difference else 1.0
     p_value = tail(abs(difference) / error) if error else of_no_error
     return Interval(difference, difference - half, difference + half, p_value, seeds, sentences)
+
+
+def _tail(x: float, share: float, seeds: int, sentences: int) -> float:
+    """Return the probability that |difference| / error exceeds x; see the module's docstring.
+
+    Args:
+        x: the ratio.
+        share: the share of the seeds in the variance.
+        seeds, sentences: their numbers.
+    """
+    freedom = 1 / (share**2 / (seeds - 1) + (1 - share) ** 2 / (sentences - 1))
+    return 0.4 * float(2 * stdtr(freedom, -x)) + 0.6 * _behrens_fisher(x, share, seeds - 1)
 
 
 def _behrens_fisher(x: float, share: float, freedom: int) -> float:

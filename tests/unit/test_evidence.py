@@ -652,8 +652,8 @@ def test_the_page_names_the_device_that_made_the_runs():
         return claim_section._devices(jobs, made)
 
     assert told("cpu", "cpu") == ""
-    assert told("cpu", "cuda").startswith(" Seed 2 was made on a GPU: add `--device cuda` to it.")
-    assert told("cuda", "cuda").startswith(" They were made on a GPU: add `--device cuda` to it.")
+    assert told("cpu", "cuda").startswith(" Seed 2 was made on a GPU, by `scripts/evidence.sh` with")
+    assert told("cuda", "cuda").startswith(" They were made on a GPU, by `scripts/evidence.sh` with")
 
 
 def sacrebleus(counts):

@@ -73,7 +73,7 @@ OTHERS = {  # comparisons that documents have and no claim registers, by the fol
             for each in ("heads", "attention", "hidden")
         ),
         comparison("ensemble-residual-heads", "ensemble-residual", "final_train_nll", (1, 2, 3)),
-        comparison("ensemble-residual", "base", "bleu", (1, 2, 3)),
+        comparison("ensemble-residual-heads", "base", "bleu", (1, 2, 3)),
     ],
 }
 

@@ -159,7 +159,8 @@ def _devices(jobs: Sequence[Job], records: Records) -> str:
         return ""
     several = f"Seeds {', '.join(map(str, of_gpu))} were" if len(of_gpu) > 1 else f"Seed {of_gpu[0]} was"
     which = several if of_cpu else "They were"
-    return f" {which} made on a GPU: add `--device cuda` to it. A pair must be made on one device."
+    on = "made on a GPU, by `scripts/evidence.sh` with `--device cuda`"
+    return f" {which} {on}. A pair must be made on one device."
 
 
 def _training(plan: Plan, claim: Claim) -> str:

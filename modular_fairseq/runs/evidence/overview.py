@@ -1,6 +1,6 @@
 """Show what the records say about the claims, and how much is done."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -117,7 +117,7 @@ def sheet(plan: Plan, records: Records) -> Sheet:
             lines.append(Line(cells_of(finding, p)))
             numbers.append(numbers_of(finding, p))
     heads = ["", "quantity", "row", "baseline", "difference [95 %]", "paper", "p for; against", "verdict"]
-    notes = [*NOTES, *([last_epochs(plan, records)] if records else [])]
+    notes = [*NOTES, *marked_note(findings.all), *([last_epochs(plan, records)] if records else [])]
     if diverged := [name for name, record in records.items() if record["diverged"]]:
         notes.append(f"No verdict is given on claims that need a run that diverged: {', '.join(diverged)}.")
     return Sheet(f"Claims of {plan.register.path}", heads, lines, numbers, notes)
@@ -129,8 +129,7 @@ NUMBERS: list[Any] = [
 ]
 ACCOUNTS = (
     "Its interval accounts for seeds. For BLEU it also accounts for the choice of sentences, for nats per "
-    "token for the choice of pictures, and for the accuracy of classes for the choice of inputs. "
-    f"{MARKED}"
+    "token for the choice of pictures, and for the accuracy of classes for the choice of inputs."
 )
 NOTES = [
     "Row and baseline are means ± standard deviations over seeds. The difference is between pairs of the "
@@ -139,6 +138,11 @@ NOTES = [
     "primary claims. Secondary claims have no verdict. The paper's difference was measured on other data and "
     "at another size.",
 ]
+
+
+def marked_note(found: Iterable[Finding]) -> list[str]:
+    """Return the sentence that explains the mark of an interval, if an interval has it."""
+    return [MARKED] if any(finding.interval.mark for finding in found if finding.interval) else []
 
 
 def last_epochs(plan: Plan, records: Records) -> str:

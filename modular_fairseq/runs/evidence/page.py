@@ -25,13 +25,13 @@ from modular_fairseq.runs.evidence.overview import (
     Findings,
     found_in,
     hours_left,
+    marked_note,
 )
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.rows import Records, corpora_of, lines_of, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding
 from modular_fairseq_cli.errors import UsageError, why
 from modular_fairseq_cli.files import write_file
-from modular_fairseq_cli.scoring.intervals import MARKED
 
 
 def write(plan: Plan, records: Records, path: str) -> None:
@@ -100,8 +100,9 @@ accounts for seeds alone, so it says nothing about other test data. Of open clai
 either, and the paper measured its difference with other data and a larger model. A claim with a margin may
 fail although its whole interval is on the claimed side of 0. Then it *has the claimed direction*.""",
     "secondary": """\
-These have an interval, and no verdict. *As claimed* means that the whole interval is beyond the bound, in
-the direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
+These have an interval, and no verdict. The *bound* is what the difference or value is compared with: 0,
+unless the line names another. *As claimed* means that the whole interval is beyond the bound, in the
+direction of the claim, and *the opposite* that it is on the other side. *Undecided* means that it
 includes the bound, or that all seeds give the same value, so that there is no interval. The intervals are not
 corrected for their number: about one of 20 misses the true value. Of undecided claims it is also said whether
 the paper's difference is excluded. Intervals account for seeds. For BLEU they also account for the choice of
@@ -213,7 +214,7 @@ def _parameters(records: Records) -> str:
 def _about(plan: Plan, found: Sequence[Finding]) -> str:
     """Return what readers have to know of claims of one kind."""
     kind = found[0].claim.kind
-    marked = [MARKED] if any(finding.interval.mark for finding in found if finding.interval) else []
+    marked = marked_note(found)
     if kind == "primary":
         so_far = [SO_FAR] if any(finding.waits for finding in found) else []
         return " ".join([ABOUT[kind], *marked, *so_far])
@@ -235,9 +236,9 @@ def _summary(found: Sequence[Finding], findings: Findings) -> str:
     for finding in found:
         claim = finding.claim
         told = f"[{claim.says}](#{claim.name}){_in_brackets(claim.authors)}"
-        cells = told, where(claim), printed(claim), shown_difference(finding)
-        bound = f" (bound {claim.bound:g})" if claim.bound else ""
-        lines.append(f"| {' | '.join(cells)} | {said(finding, findings)}{bound} |")
+        bound = f"; bound {claim.bound:g}" if claim.bound else ""
+        cells = told, where(claim) + bound, printed(claim), shown_difference(finding)
+        lines.append(f"| {' | '.join(cells)} | {said(finding, findings)} |")
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.jobs import Plan
-from modular_fairseq.runs.evidence.overview import ACCOUNTS, by_row, difference, values_of
+from modular_fairseq.runs.evidence.overview import ACCOUNTS, by_row, difference, marked_note, values_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import of_one_device
 from modular_fairseq.runs.evidence.rows import Records
@@ -56,10 +56,11 @@ def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> S
         raise UsageError(
             f"{asked}: no seed has a whole training of both on one kind of device, so they are not comparable"
         )
-    lines = []
+    lines, found = [], []
     for name, quantity in QUANTITIES.items():
         compared = unregistered(table, row, baseline, name, seeds)
         finding = find(compared, rows)
+        found.append(finding)
         if finding.values:
             ours, theirs = values_of(finding)
             differs = difference(finding) or quantity.signed.format(fmean(ours) - fmean(theirs))
@@ -73,4 +74,5 @@ def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> S
             lines.append(Line([quantity.heading, *sides, differs, done, ", ".join(about)]))
     heads = ["", row, baseline, "difference [95 %]", "seeds", "claim"]
     lost = [f"Seed {seed} is left out, because a training diverged." for seed in diverged]
-    return Sheet(f"{row} less {baseline} in table {table}", heads, lines, [], [*NOTES, *lost])
+    notes = [*NOTES, *marked_note(found), *lost]
+    return Sheet(f"{row} less {baseline} in table {table}", heads, lines, [], notes)
