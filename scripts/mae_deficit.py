@@ -164,9 +164,8 @@ def contrast(records: Records, weights: Weights, value: Value | None) -> Interva
 
 
 def shown(found: Interval, digits: int = 3) -> str:
-    """Return such as "-0.89 [-1.34, -0.45]", and the mark of an interval that may be too narrow."""
-    limits = f"[{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
-    return f"{found.difference:+.{digits}f} {limits}{found.mark}"
+    """Return a difference with its interval and mark, such as "-0.89 [-1.34, -0.45]"."""
+    return found.shown(f"{{:+.{digits}f}}")
 
 
 class End(NamedTuple):

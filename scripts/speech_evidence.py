@@ -35,7 +35,7 @@ from tabulate import tabulate
 from modular_fairseq.runs.evidence.records import made
 from modular_fairseq_cli.errors import UsageError
 from modular_fairseq_cli.files import digest, write_file
-from modular_fairseq_cli.scoring.intervals import MARKED, Interval, over_seeds, over_seeds_and_sentences
+from modular_fairseq_cli.scoring.intervals import Interval, notes_on, over_seeds, over_seeds_and_sentences
 from modular_fairseq_cli.training_log import read_log
 
 RESULTS = ROOT / "results" / "speech"
@@ -177,7 +177,7 @@ def recordings_of(record: dict[str, Any], part: str) -> dict[str, dict[str, Any]
 
 def claimed(records: dict, claims: dict[str, Any]) -> str:
     """Return a table of the claims with their intervals."""
-    lines = []
+    lines, intervals = [], []
     for claim in claims["claims"]:
         values = list(differences(claim, records, claims))
         found: Interval | None
@@ -187,18 +187,17 @@ def claimed(records: dict, claims: dict[str, Any]) -> str:
             found = over_seeds_and_sentences(list(numbers.mean(axis=1)), numbers)
         else:
             found = over_seeds([float(np.mean(row)) for row in numbers])
-        interval = ""
-        if found:
-            interval = f"{found.difference:+.3f} [{found.low:+.3f}..{found.high:+.3f}]{found.mark}"
+        intervals.append(found)
         about = [claim["name"], claim["says"], claim["expected"], claim["printed"]]
         seeds, recordings = f"{len(values)} of {len(claims['seeds'])}", ""
         if claim["quantity"] == "pesq" and records:
             all_names = recordings_of(next(iter(records.values())), claim["part"])
             recordings = f"{len(names)} of {len(all_names)}"
-        lines.append([*about, interval, seeds, recordings])
+        lines.append([*about, found.shown("{:+.3f}") if found else "", seeds, recordings])
     head = ["claim", "says", "expected", "paper", "here, with 95 % interval", "seeds", "recordings"]
-    shown = tabulate(lines, head, tablefmt="github", disable_numparse=True)
-    return f"{shown}\n\n{MARKED}" if "†" in shown else shown
+    return "\n\n".join(
+        [tabulate(lines, head, tablefmt="github", disable_numparse=True), *notes_on(intervals)]
+    )
 
 
 def differences(claim: dict[str, Any], records: dict, claims: dict[str, Any]) -> Iterator[dict[str, float]]:

@@ -29,11 +29,7 @@ class Difference(NamedTuple):
         """Return the mean difference, its interval or deviation, and the p-values in parentheses."""
         of_interval = self.interval.p_value if self.interval else None
         tests = "; ".join(f"{p:.3f}" for p in (of_interval, self.p, self.welch_p) if p is not None)
-        if self.interval:
-            ends = ", ".join(pattern.format(end) for end in (self.interval.low, self.interval.high))
-            text = f"{pattern.format(self.interval.difference)} [{ends}]{self.interval.mark}"
-        else:
-            text = shown(self.values, pattern)
+        text = self.interval.shown(pattern) if self.interval else shown(self.values, pattern)
         return text + (f" ({tests})" if tests else "")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.scoring.intervals import MARKED, Interval
+from modular_fairseq_cli.scoring.intervals import Interval, notes_on
 from modular_fairseq_cli.scoring.metrics import METRICS, TOKEN_METRICS
 from modular_fairseq_cli.scoring.spread import Spread
 from modular_fairseq_cli.scoring.translations import Output
@@ -140,7 +140,7 @@ def format_text(results: dict[str, Any]) -> str:
         lines.append(f"{LABELS[name] + REMARKS.get(name, '')}: {signature}")
 
     shown = [name for name in names if name in METRICS]
-    marked = False
+    every: list[Interval] = []
     for baseline in results["baselines"]:
         table = [[*(LABELS[name] for name in shown), "difference (p of the paired bootstrap)"]]
         for pair in baseline["bootstrap"]:
@@ -154,15 +154,14 @@ def format_text(results: dict[str, Any]) -> str:
             )
         if intervals := baseline["intervals"]:
             found = [Interval(**intervals[name]) for name in shown]
-            limits = [f"[{each.low:+.2f}, {each.high:+.2f}]{each.mark}" for each in found]
-            cells = [f"{text} (p {each.p_value:.4f})" for text, each in zip(limits, found, strict=True)]
-            marked = marked or any(each.mark for each in found)
+            cells = [f"{each.limits('{:+.2f}')} (p {each.p_value:.4f})" for each in found]
+            every += found
             table.append([*cells, "95 % interval over seeds and sentences"])
         if any(each["welch_p"] is not None for each in seeds):
             cells = ["-" if each["welch_p"] is None else f"(p {each['welch_p']:.4f})" for each in seeds]
             table.append([*cells, "Welch's t-test over seeds"])
         lines += ["", *_aligned(table)]
-    return "\n".join([*lines, "", *results["notes"], *([MARKED] if marked else [])]) + "\n"
+    return "\n".join([*lines, "", *results["notes"], *notes_on(every)]) + "\n"
 
 
 def _aligned(table: list[list[str]]) -> list[str]:

@@ -32,7 +32,7 @@ computed from the scores, and MS_B and MS_E from the pseudo-values.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple, cast
 
@@ -82,6 +82,19 @@ class Interval(NamedTuple):
         """What follows the interval in a table: "†" if it is narrower than sentences alone would make it."""
         half = (self.high - self.low) / 2
         return "†" if half < self.half_by_sentences * (1 - ROUNDING_OF_HALF) else ""
+
+    def limits(self, pattern: str) -> str:
+        """Return the interval and its mark, such as "[+0.10, +1.30]†" with the pattern "{:+.2f}"."""
+        return f"[{pattern.format(self.low)}, {pattern.format(self.high)}]{self.mark}"
+
+    def shown(self, pattern: str) -> str:
+        """Return the difference with its interval and mark, such as "+0.70 [+0.10, +1.30]†"."""
+        return f"{pattern.format(self.difference)} {self.limits(pattern)}"
+
+
+def notes_on(intervals: Iterable[Interval | None]) -> list[str]:
+    """Return the sentence that explains the mark, if an interval has it."""
+    return [MARKED] if any(each.mark for each in intervals if each) else []
 
 
 def over_seeds(differences: Sequence[float]) -> Interval | None:

@@ -798,6 +798,30 @@ def test_perplexities_are_compared_in_percent_of_the_baseline():
     assert percent(alone) is None and percent(losses) is None
 
 
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ([0.2], "1 is undecided"),
+        ([0.9], "1 is undecided (the paper's difference is excluded)"),
+        ([0.2, 0.9, 0.1], "3 are undecided (for 1 of them the paper's difference is excluded)"),
+        ([0.9, 0.2, 0.8], "3 are undecided (for 2 of them the paper's difference is excluded)"),
+        ([0.9, 0.8], "2 are undecided (for each of them the paper's difference is excluded)"),
+    ],
+)
+def test_undecided_claims_are_counted_with_the_papers_differences_that_are_excluded(printed, said):
+    interval = Interval(0.0, -0.5, 0.5, 0.5, 3, 20)
+    found = [
+        Finding(
+            claim(name=f"c{number}", paper="Wu 2020", kind="secondary", printed=each),
+            dict.fromkeys((1, 2, 3), (0, 0)),
+            interval,
+            [],
+        )
+        for number, each in enumerate(printed)
+    ]
+    assert by_paper(Findings(found, {})).splitlines()[-1] == f"| Wu 2020 | {said} |"
+
+
 def test_claims_are_counted_by_paper_and_by_what_was_found():
     def found(name, paper, kind="primary", low=0.5, **changes):
         of = claim(name=name, paper=paper, kind=kind)

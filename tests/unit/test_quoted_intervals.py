@@ -1,7 +1,7 @@
 """Compare every interval in the documents with the intervals that are computed from the records of runs.
 
 The text "lower by .99 BLEU [.04, 1.94]" has the interval [.04, 1.94] of the difference .99. Both must be
-equal, up to rounding and a common sign, to the result of a registered claim, to a cell in a table that
+equal, up to rounding and the direction, to the result of a registered claim, to a cell in a table that
 scripts/mae_deficit.py prints, or to the result of a comparison in `OTHERS`. An interval that may be too
 narrow has its mark, † (`scoring.intervals.Interval.mark`), and no other has one.
 """
@@ -89,9 +89,12 @@ class Shown(NamedTuple):
     def is_shown(self, low: str, high: str, mark: str, before: list[str]) -> bool:
         """Return whether an interval is this one, or the one of the opposite, after its difference."""
         opposite = Shown(-self.difference, -self.high, -self.low)
-        ends = any(equal(low, each.low) and equal(high, each.high) for each in (self, opposite))
-        after = any(equal(number.lstrip("+-"), abs(self.difference)) for number in before)
-        return ends and after and mark == self.mark
+        return mark == self.mark and any(
+            equal(low, each.low)
+            and equal(high, each.high)
+            and any(equal(number, each.difference) for number in before)
+            for each in (self, opposite)
+        )
 
 
 def equal(number: str, value: float) -> bool:

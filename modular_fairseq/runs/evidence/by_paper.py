@@ -31,10 +31,16 @@ def said(finding: Finding, findings: Findings) -> str:
     If it is not decided, the words say whether the interval excludes the paper's difference. If a claim with
     a margin fails, they say whether its whole interval is on the claimed side of 0.
     """
+    word, excluded = _found(finding, findings)
+    return f"{word}; {EXCLUDED}" if excluded else word
+
+
+def _found(finding: Finding, findings: Findings) -> tuple[str, bool]:
+    """Return the key of `COUNTED` for a claim, and for an undecided one whether `EXCLUDED` is true of it."""
     word = _decided(finding, findings)
-    if word in ("open", "undecided") and is_excluded(finding):
-        return f"{word}; {EXCLUDED}"
-    return f"{word}, but has the claimed direction" if word == "fails" and _has_direction(finding) else word
+    if word == "fails" and _has_direction(finding):
+        word += ", but has the claimed direction"
+    return word, word in ("open", "undecided") and is_excluded(finding)
 
 
 def _has_direction(finding: Finding) -> bool:
@@ -59,11 +65,11 @@ def _decided(finding: Finding, findings: Findings) -> str:
 def by_paper(findings: Findings) -> str:
     """Return a table with the number of claims of each paper by what was found of them."""
     registered = {finding.claim.kind for finding in findings.all}
-    found: dict[str, dict[str, list[str]]] = {}
+    found: dict[str, dict[str, list[tuple[str, bool]]]] = {}
     for finding in sorted(findings.all, key=lambda each: not each.claim.authors):
         paper = finding.claim.authors or "questions of our own"
         kinds = found.setdefault(paper, {kind: [] for kind in KINDS if kind in registered})
-        kinds[finding.claim.kind].append(_word(finding, findings))
+        kinds[finding.claim.kind].append(_counts_as(finding, findings))
     heads = ["paper", *(f"{kind} claims" for kind in KINDS if kind in registered)]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for paper, kinds in found.items():
@@ -72,28 +78,30 @@ def by_paper(findings: Findings) -> str:
     return "\n".join(lines)
 
 
-def _word(finding: Finding, findings: Findings) -> str:
-    """Return what `said` does, "missing" if a claim lacks runs, or "lost" if it has lost a seed."""
+def _counts_as(finding: Finding, findings: Findings) -> tuple[str, bool]:
+    """Return what `_found` does, with "missing" if the claim lacks runs, and "lost" if it has lost a seed."""
     if finding.lost or finding.waits:
-        return "missing" if finding.waits else "lost"
-    return said(finding, findings)
+        return "missing" if finding.waits else "lost", False
+    return _found(finding, findings)
 
 
-def _counted(found: Sequence[str]) -> str:
+def _counted(found: Sequence[tuple[str, bool]]) -> str:
     """Return how many claims have which finding, such as "3 of 4 done: 2 hold, 1 is open".
 
     Args:
-        found: what `_word` returns for each claim.
+        found: what `_counts_as` returns for each claim.
     """
-    numbers = Counter(word.removesuffix(f"; {EXCLUDED}") for word in found)
-    excluded = Counter(word.removesuffix(f"; {EXCLUDED}") for word in found if word.endswith(EXCLUDED))
+    numbers = Counter(word for word, _ in found)
+    excluded = Counter(word for word, is_so in found if is_so)
     missing = numbers.pop("missing", 0)
     told = []
     for word in sorted(numbers, key=list(COUNTED).index):
         text = f"{numbers[word]} {COUNTED[word][numbers[word] > 1]}"
-        if excluded[word]:
+        if excluded[word] and numbers[word] > 1:
             of = "each" if excluded[word] == numbers[word] else excluded[word]
-            text += f" ({f'for {of} of them ' if numbers[word] > 1 else ''}{EXCLUDED})"
+            text += f" (for {of} of them {EXCLUDED})"
+        elif excluded[word]:
+            text += f" ({EXCLUDED})"
         told.append(text)
     done = f"{len(found) - missing} of {len(found)} done" if missing else ""
     return ": ".join(part for part in (done, ", ".join(told)) if part)

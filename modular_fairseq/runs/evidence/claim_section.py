@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from modular_fairseq.runs.evidence.by_paper import said
 from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.jobs import Job, Plan, row_of, table_of
-from modular_fairseq.runs.evidence.overview import Findings, PValues, difference, values_of
+from modular_fairseq.runs.evidence.overview import Findings, PValues, difference, mean_difference, values_of
 from modular_fairseq.runs.evidence.papers_difference import percent, printed_percent
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import is_of_cpu, log_of
@@ -80,12 +79,11 @@ def _found(finding: Finding) -> str:
     ours, theirs = values_of(finding)
     text = f"{shown(ours, pattern)}"
     if claim.baseline:
-        between = QUANTITIES[claim.quantity].signed.format(fmean(ours) - fmean(theirs))
         one = " of one seed" if len(finding.values) == 1 else ""
-        alone = f"{between}{one}, without an interval"
+        alone = f"{mean_difference(finding)}{one}, without an interval"
         text += f" against {shown(theirs, pattern)}; difference {shown_difference(finding) or alone}"
     elif finding.interval:
-        text += f", interval {difference(finding).partition(' ')[2]}"
+        text += f", interval {finding.interval.limits(QUANTITIES[claim.quantity].signed)}"
     if claim.printed is not None:
         text += f"; in the paper {printed(claim)}"
     return text
@@ -120,9 +118,12 @@ def folder_of_records(plan: Plan) -> Path:
 
 
 def _logs(plan: Plan, names: Sequence[str]) -> str:
-    """Return a line with the logs that were kept, of all runs or some of them."""
+    """Return a line with the logs that were kept, and whether some were not."""
     kept = [path for name in names if (path := log_of(folder_of_records(plan), name)).exists()]
-    return f"- Logs: {', '.join(f'`{path}`' for path in kept) or 'none were kept'}"
+    if not kept:
+        return "- Logs: none were kept"
+    others = "" if len(kept) == len(names) else "; of the other runs none were kept"
+    return f"- Logs: {', '.join(f'`{path}`' for path in kept)}{others}"
 
 
 def _commits(made: Sequence[dict[str, Any]]) -> str:

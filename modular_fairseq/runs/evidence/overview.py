@@ -1,6 +1,6 @@
 """Show what the records say about the claims, and how much is done."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from modular_fairseq.runs.evidence.records import is_of_cpu
 from modular_fairseq.runs.evidence.rows import Records, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding, find, holm, verdict
 from modular_fairseq.runs.sheet import Line, Sheet
-from modular_fairseq_cli.scoring.intervals import MARKED
+from modular_fairseq_cli.scoring.intervals import notes_on
 from modular_fairseq_cli.scoring.spread import shown
 
 PValues = tuple[float | None, float | None]  # for a claim and against it
@@ -117,7 +117,9 @@ def sheet(plan: Plan, records: Records) -> Sheet:
             lines.append(Line(cells_of(finding, p)))
             numbers.append(numbers_of(finding, p))
     heads = ["", "quantity", "row", "baseline", "difference [95 %]", "paper", "p for; against", "verdict"]
-    notes = [*NOTES, *marked_note(findings.all), *([last_epochs(plan, records)] if records else [])]
+    notes = [*NOTES, *notes_on(finding.interval for finding in findings.all)]
+    if records:
+        notes.append(last_epochs(plan, records))
     if diverged := [name for name, record in records.items() if record["diverged"]]:
         notes.append(f"No verdict is given on claims that need a run that diverged: {', '.join(diverged)}.")
     return Sheet(f"Claims of {plan.register.path}", heads, lines, numbers, notes)
@@ -138,11 +140,6 @@ NOTES = [
     "primary claims. Secondary claims have no verdict. The paper's difference was measured on other data and "
     "at another size.",
 ]
-
-
-def marked_note(found: Iterable[Finding]) -> list[str]:
-    """Return the sentence that explains the mark of an interval, if an interval has it."""
-    return [MARKED] if any(finding.interval.mark for finding in found if finding.interval) else []
 
 
 def last_epochs(plan: Plan, records: Records) -> str:
@@ -168,8 +165,13 @@ def difference(finding: Finding) -> str:
     """
     if finding.interval is None:
         return ""
-    found, *limits = map(QUANTITIES[finding.claim.quantity].signed.format, finding.interval[:3])
-    return f"{found} [{', '.join(limits)}]{finding.interval.mark}"
+    return finding.interval.shown(QUANTITIES[finding.claim.quantity].signed)
+
+
+def mean_difference(finding: Finding) -> str:
+    """Return the difference of the means without an interval."""
+    ours, theirs = values_of(finding)
+    return QUANTITIES[finding.claim.quantity].signed.format(fmean(ours) - fmean(theirs))
 
 
 def cells_of(finding: Finding, p: PValues) -> list[str]:

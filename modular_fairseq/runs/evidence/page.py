@@ -25,13 +25,13 @@ from modular_fairseq.runs.evidence.overview import (
     Findings,
     found_in,
     hours_left,
-    marked_note,
 )
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.rows import Records, corpora_of, lines_of, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding
 from modular_fairseq_cli.errors import UsageError, why
 from modular_fairseq_cli.files import write_file
+from modular_fairseq_cli.scoring.intervals import notes_on
 
 
 def write(plan: Plan, records: Records, path: str) -> None:
@@ -214,7 +214,7 @@ def _parameters(records: Records) -> str:
 def _about(plan: Plan, found: Sequence[Finding]) -> str:
     """Return what readers have to know of claims of one kind."""
     kind = found[0].claim.kind
-    marked = marked_note(found)
+    marked = notes_on(finding.interval for finding in found)
     if kind == "primary":
         so_far = [SO_FAR] if any(finding.waits for finding in found) else []
         return " ".join([ABOUT[kind], *marked, *so_far])

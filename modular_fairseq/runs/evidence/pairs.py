@@ -1,17 +1,17 @@
 """Compare two rows by their records in every quantity, also where no claim is registered."""
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from modular_fairseq.runs.evidence.claims import Claim
 from modular_fairseq.runs.evidence.jobs import Plan
-from modular_fairseq.runs.evidence.overview import ACCOUNTS, by_row, difference, marked_note, values_of
+from modular_fairseq.runs.evidence.overview import ACCOUNTS, by_row, difference, mean_difference, values_of
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.records import of_one_device
 from modular_fairseq.runs.evidence.rows import Records
 from modular_fairseq.runs.evidence.verdicts import find
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq_cli.errors import UsageError
+from modular_fairseq_cli.scoring.intervals import notes_on
 from modular_fairseq_cli.scoring.spread import shown
 
 NOTES = [
@@ -63,7 +63,7 @@ def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> S
         found.append(finding)
         if finding.values:
             ours, theirs = values_of(finding)
-            differs = difference(finding) or quantity.signed.format(fmean(ours) - fmean(theirs))
+            differs = difference(finding) or mean_difference(finding)
             about = [
                 claim.name
                 for claim in plan.register.claims
@@ -74,5 +74,5 @@ def pair(plan: Plan, records: Records, table: str, row: str, baseline: str) -> S
             lines.append(Line([quantity.heading, *sides, differs, done, ", ".join(about)]))
     heads = ["", row, baseline, "difference [95 %]", "seeds", "claim"]
     lost = [f"Seed {seed} is left out, because a training diverged." for seed in diverged]
-    notes = [*NOTES, *marked_note(found), *lost]
+    notes = [*NOTES, *notes_on(finding.interval for finding in found), *lost]
     return Sheet(f"{row} less {baseline} in table {table}", heads, lines, [], notes)

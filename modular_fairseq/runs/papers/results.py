@@ -9,7 +9,7 @@ from modular_fairseq.runs.evaluation import Measurement
 from modular_fairseq.runs.papers.table import COLUMNS, Row, Table
 from modular_fairseq.runs.sheet import Line, Sheet
 from modular_fairseq.runs.statistics import difference
-from modular_fairseq_cli.scoring.intervals import MARKED
+from modular_fairseq_cli.scoring.intervals import notes_on
 from modular_fairseq_cli.scoring.spread import shown, spread
 
 
@@ -137,7 +137,7 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
     ]
     main, *_ = [*table.evaluations, None]
     first = next((number for number, name in enumerate(table.columns) if name != "percent"), 0)
-    lines, marked = [], False
+    lines, gaps = [], []
     for row in table.rows:
         ours, gap = results.get(row.name), None
         values = [ours.numbers(name) if ours else [] for name in table.columns]
@@ -152,9 +152,10 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
         lines.append(Line([row.label, *cells, gap.shown(pattern) if gap else "", *map(str, theirs)]))
         pairs = [spread(each, average) or (None, None) for each in values]
         pairs.append(spread(gap.values if gap else []) or (None, None))
-        marked = marked or bool(gap and gap.interval and gap.interval.mark)
+        gaps.append(gap)
         limits = gap.interval[1:4] if gap and gap.interval else (None, None, None)
         tested = (*limits, *((gap.p, gap.welch_p) if gap else (None, None)))
         count = len(ours.found) if ours else 0
         numbers.append([row.name, row.label, count, *(n for pair in pairs for n in pair), *tested, *theirs])
-    return Sheet(table.title, ["", *heads], lines, numbers, [*notes, *([MARKED] if marked else [])])
+    marked = notes_on(gap.interval for gap in gaps if gap)
+    return Sheet(table.title, ["", *heads], lines, numbers, [*notes, *marked])
