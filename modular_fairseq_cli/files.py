@@ -218,13 +218,17 @@ def read_json(path: Name, remedy: str = "remove it to repeat the step that wrote
         raise UsageError(f"{path}: cannot be read ({error}); {remedy}") from None
 
 
-def write_json(path: Name, content: Any) -> None:
-    """Write a JSON file atomically, one value a line (see `write_file`); `read_json` reads it.
+def write_json(path: Name, content: Any, compact: bool = False) -> None:
+    """Write a JSON file atomically (see `write_file`); `read_json` reads it.
 
-    Bytes of file names that are not UTF-8 are escaped.
+    Each value has its own line, or, if `compact`, each object that another key follows ends a line and there
+    are no other spaces. Bytes of file names that are not UTF-8 are escaped.
     """
-    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-    write_file(path, text.encode("utf-8", "backslashreplace"))
+    if compact:
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace('},"', '},\n"')
+    else:
+        text = json.dumps(content, ensure_ascii=False, indent=1)
+    write_file(path, f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
 def finite(value: float) -> float | None:

@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
                 record = about | {"commit": self.begin(folder, about)}
                 record |= make(folder, *key)
                 self.check_code(folder, record["commit"])  # it may have changed meanwhile
-                write_json(self.path(*key), record)
+                write_json(self.path(*key), record, compact=True)
             except Exception as error:
                 failures.append(error)
                 if jobs > 1:

@@ -1,9 +1,9 @@
 """Test that `modular-fairseq evidence` makes the registered runs once, records them and tests the claims."""
 
 import contextlib
-import gzip
 import io
 import json
+import lzma
 import re
 import shutil
 import subprocess
@@ -165,11 +165,11 @@ def test_folders_have_neutral_names_and_logs_of_primary_claims_are_kept(made):
     folder = f"evidence/runs/{COMMIT}/paper/mine/experts/seed-1/"
     assert command.startswith("fairseq-train evidence/data/toy.de-en/bin ")
     assert f"--user-dir evidence/{COMMIT}/modular_fairseq --save-dir {folder} " in command
-    log = gzip.decompress((place / "evidence/mine/experts/seed-1.log.gz").read_bytes()).decode()
+    log = lzma.decompress((place / "evidence/mine/experts/seed-1.log.xz").read_bytes()).decode()
     whole = (place / folder.removeprefix("evidence/") / "train.log").read_text()
     assert str(place) in whole and str(place) not in log and "evidence/data/toy.de-en/bin" in log
     assert len(log.splitlines()) == len(whole.splitlines())
-    kept = {path.parent.name for path in (place / "evidence/mine").glob("*/*.log.gz")}
+    kept = {path.parent.name for path in (place / "evidence/mine").glob("*/*.log.*")}
     assert kept == {"experts", "plain"}  # fine-tuned runs are for secondary claims
 
 

@@ -2,8 +2,8 @@
 
 import base64
 import copy
-import gzip
 import json
+import lzma
 import math
 import re
 import zlib
@@ -26,7 +26,7 @@ from modular_fairseq.runs.evidence.quantities import QUANTITIES
 from modular_fairseq.runs.evidence.reading import read_claims
 from modular_fairseq.runs.evidence.records import (
     Folders,
-    log_of,
+    logs_of,
     plain,
     preloaded_libraries,
     read_record,
@@ -592,12 +592,12 @@ def test_no_record_names_a_folder_of_a_machine(path):
     assert commands and not [word for each in commands for word in each.split() if word.startswith("/")]
 
 
-@pytest.mark.parametrize("path", of_records(".log.gz"), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", of_records(".log.xz"), ids=lambda path: path.parent.name)
 def test_a_log_that_was_kept_has_the_curves_of_its_record(tmp_path, path):
-    text = gzip.decompress(path.read_bytes()).decode()
+    text = lzma.decompress(path.read_bytes()).decode()
     assert not re.search(r"(?<![\w.])/(work|home|root|mnt|srv)/", text)
     (tmp_path / "train.log").write_text(text)
-    found, name = read_log(tmp_path / "train.log"), path.name.removesuffix(".log.gz")
+    found, name = read_log(tmp_path / "train.log"), path.name.removesuffix(".log.xz")
     curves = json.loads((path.parent / f"{name}.json").read_text())["curves"]
     assert curves.keys() == {"train", "valid", "train_inner"}
     for split, by_name in curves.items():
@@ -610,7 +610,17 @@ def test_a_log_with_half_of_a_character_is_kept(tmp_path):
     (tmp_path / "train.log").write_bytes(b"Gr\xc3\n{}\n")
     run = SimpleNamespace(name="a/b/seed-1", path=lambda name: str(tmp_path / name))
     write_log(tmp_path, run, "0123", Folders("/d", "/e", "/c"))
-    assert gzip.decompress(log_of(tmp_path, run.name).read_bytes()).decode() == "Gr\ufffd\n{}\n"
+    [log] = logs_of(tmp_path, run.name)
+    assert log.name == "seed-1.log.xz" and lzma.decompress(log.read_bytes()).decode() == "Gr\ufffd\n{}\n"
+
+
+@pytest.mark.parametrize("ending", [".log.xz", ".log.gz"])
+def test_a_log_is_found_in_each_form_that_was_ever_written(tmp_path, ending):
+    (tmp_path / "a/b").mkdir(parents=True)
+    for name in ("seed-1.json", f"seed-1{ending}", "seed-11.log.xz"):
+        (tmp_path / "a/b" / name).touch()
+    assert logs_of(tmp_path, "a/b/seed-1") == [tmp_path / f"a/b/seed-1{ending}"]
+    assert logs_of(tmp_path, "a/b/seed-2") == []
 
 
 def test_folders_of_a_machine_have_neutral_names():

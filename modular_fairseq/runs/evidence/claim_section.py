@@ -10,7 +10,7 @@ from modular_fairseq.runs.evidence.jobs import Job, Plan, row_of, table_of
 from modular_fairseq.runs.evidence.overview import Findings, PValues, difference, mean_difference, values_of
 from modular_fairseq.runs.evidence.papers_difference import percent, printed_percent
 from modular_fairseq.runs.evidence.quantities import QUANTITIES
-from modular_fairseq.runs.evidence.records import is_of_cpu, log_of
+from modular_fairseq.runs.evidence.records import is_of_cpu, logs_of
 from modular_fairseq.runs.evidence.rows import Records, time_spent
 from modular_fairseq.runs.evidence.verdicts import Finding
 from modular_fairseq.runs.run import Run
@@ -119,7 +119,7 @@ def folder_of_records(plan: Plan) -> Path:
 
 def _logs(plan: Plan, names: Sequence[str]) -> str:
     """Return a line with the logs that were kept, and whether some were not."""
-    kept = [path for name in names if (path := log_of(folder_of_records(plan), name)).exists()]
+    kept = [path for name in names for path in logs_of(folder_of_records(plan), name)]
     if not kept:
         return "- Logs: none were kept"
     others = "" if len(kept) == len(names) else "; of the other runs none were kept"

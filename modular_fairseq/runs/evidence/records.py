@@ -27,8 +27,8 @@ A record has no text of a corpus. Its keys are
 Older records lack "train_inner", "parts", and the GPU, the processor, the instructions and the libraries of
 "made".
 
-The log of a training for a primary claim is kept beside its record as seed-N.log.gz (`write_log`). Older
-records have none.
+The log of a training for a primary claim is kept beside its record as seed-N.log.xz (`write_log`). Older
+records have none. Code from 2026-11-28 to 2026-11-30 wrote seed-N.log.gz.
 
 `read_record` adds "by_unit" to a measurement: the pseudo-values of the sentences or parts, which follow from
 the counts or parts (`by_unit.scores_of`).
@@ -38,8 +38,8 @@ A training that diverged, and a run that should start from one, have records too
 """
 
 import datetime
-import gzip
 import json
+import lzma
 import math
 import os
 import platform
@@ -57,7 +57,7 @@ from modular_fairseq.runs.evidence.by_unit import COUNTS, OF_PARTS, packed, pack
 from modular_fairseq.runs.run import Run
 from modular_fairseq.training.checkpoints import weights_digest
 from modular_fairseq_cli.errors import UsageError
-from modular_fairseq_cli.files import read_json, write_file
+from modular_fairseq_cli.files import read_json, write_file, write_json
 from modular_fairseq_cli.processes import processor_name
 from modular_fairseq_cli.scoring.intervals import sentence_counts
 from modular_fairseq_cli.training_log import read_log
@@ -279,21 +279,21 @@ def recorded(results: str | os.PathLike) -> dict[str, dict[str, Any]]:
 
 
 def write_record(results: str | os.PathLike, name: str, record: dict[str, Any]) -> None:
-    """Write the record of a run; each list of numbers is on one line."""
+    """Write the record of a run."""
     path = path_of(results, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, json.dumps(record, indent=None, separators=(",", ":")).replace('},"', '},\n"') + "\n")
+    write_json(path, record, compact=True)
 
 
-def log_of(results: str | os.PathLike, name: str) -> Path:
-    """Return the path of the log of a run, beside its record."""
-    return Path(results, f"{name}.log.gz")
+def logs_of(results: str | os.PathLike, name: str) -> list[Path]:
+    """Return the log of a run that is kept beside its record, or nothing."""
+    return sorted(Path(results).glob(f"{name}.log.*"))
 
 
 def write_log(results: str | os.PathLike, run: Run, commit: str, folders: Folders) -> None:
     """Keep the log of a run, compressed. The same log gives the same file."""
     text = Path(run.path("train.log")).read_text(encoding="utf-8", errors="replace")
-    content = gzip.compress(folders.neutral(text, commit).encode(), compresslevel=9, mtime=0)
-    path = log_of(results, run.name)
+    content = lzma.compress(folders.neutral(text, commit).encode(), preset=9 | lzma.PRESET_EXTREME)
+    path = Path(results, f"{run.name}.log.xz")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content)
