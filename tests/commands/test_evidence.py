@@ -233,7 +233,9 @@ def test_the_page_tells_each_claim_with_its_runs(place, capsys):
     for row in rows:
         found = dict(zip(names, row, strict=True))
         difference, low, high = (f"{float(found[key]):+.2f}" for key in ("difference", "low", "high"))
-        shown = f"{difference} [{low}, {high}]{'†' if found['claim'] == 'experts-above-plain' else ''}"
+        is_marked = float(found["high"]) - float(found["low"]) < 2 * float(found["half_by_sentences"])
+        assert is_marked == (found["claim"] == "experts-above-plain")
+        shown = f"{difference} [{low}, {high}]{'†' if is_marked else ''}"
         assert f"](#{found['claim']}) (table 1) | BLEU, mine |  | {shown} |" in page
         section = page.partition(f"### {found['claim']}\n")[2].partition("\n### ")[0]
         assert f"difference {shown}\n" in section

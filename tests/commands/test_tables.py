@@ -372,8 +372,9 @@ def test_the_table_computes_its_numbers_over_seeds_from_result_files(results_onl
     )
     assert float(line["difference"]) == pytest.approx(mean(apart), abs=1e-12)
     assert float(line["p"]) == pytest.approx(largest)
-    limits = [float(line[name]) for name in ("difference_low", "difference_high", "interval_p")]
-    assert limits == pytest.approx(found[1:4])
+    names = ("difference_low", "difference_high", "interval_p", "half_by_sentences")
+    limits = [float(line[name]) for name in names]
+    assert limits == pytest.approx([*found[1:4], found.half_by_sentences]) and limits[3] > 0
     assert "[95 % interval over seeds and sentences]. In parentheses are the p of the interval" in shown
 
 

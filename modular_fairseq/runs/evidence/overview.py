@@ -127,7 +127,8 @@ def sheet(plan: Plan, records: Records) -> Sheet:
 
 NUMBERS: list[Any] = [
     *("claim", "kind", "quantity", "seeds", "row_mean", "baseline_mean", "difference", "low", "high"),
-    *("p_two_sided", "p_holm", "p_holm_against", "expected", "margin", "paper", "verdict"),
+    *("half_by_sentences", "p_two_sided", "p_holm", "p_holm_against"),
+    *("expected", "margin", "paper", "verdict"),
 ]
 ACCOUNTS = (
     "Its interval accounts for seeds. For BLEU it also accounts for the choice of sentences, for nats per "
@@ -203,6 +204,8 @@ def numbers_of(finding: Finding, p: PValues) -> list[Any]:
     means = [sum(side) / len(side) if side else None for side in values_of(finding)]
     if not claim.baseline:
         means[1] = None
-    limits = interval[:4] if interval else [None] * 4
+    limits: list[float | None] = [None] * 5
+    if interval:
+        limits = [*interval[:3], interval.half_by_sentences, interval.p_value]
     ends = [claim.expected, claim.margin, claim.printed, verdict(finding, p)]
     return [claim.name, claim.kind, claim.quantity, len(finding.values), *means, *limits, *p, *ends]

@@ -131,7 +131,7 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
         + [COLUMNS[name].paper for name in quoted]
     )
     spreads = [f"{name}{suffix}" for name in [*table.columns, "difference"] for suffix in ("", "_std")]
-    tests = ["difference_low", "difference_high", "interval_p", "p", "welch_p"]
+    tests = ["difference_low", "difference_high", "half_by_sentences", "interval_p", "p", "welch_p"]
     numbers: list[list[Any]] = [
         ["row", "label", "measurements", *spreads, *tests, *(f"paper_{name}" for name in quoted)]
     ]
@@ -153,7 +153,8 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
         pairs = [spread(each, average) or (None, None) for each in values]
         pairs.append(spread(gap.values if gap else []) or (None, None))
         gaps.append(gap)
-        limits = gap.interval[1:4] if gap and gap.interval else (None, None, None)
+        of = gap.interval if gap else None
+        limits = (of.low, of.high, of.half_by_sentences, of.p_value) if of else (None,) * 4
         tested = (*limits, *((gap.p, gap.welch_p) if gap else (None, None)))
         count = len(ours.found) if ours else 0
         numbers.append([row.name, row.label, count, *(n for pair in pairs for n in pair), *tested, *theirs])
