@@ -514,7 +514,7 @@ def test_the_gradient_of_a_mixture_in_evaluation_includes_the_gate(alternates):
 
     for sign in (1, -1):
         embedding.data += sign * 1e-6 * direction
-        gradients.append(float(output()))
+        gradients.append(output().item())
         embedding.data -= sign * 1e-6 * direction
     output().backward()
     assert float((embedding.grad * direction).sum()) == pytest.approx(
