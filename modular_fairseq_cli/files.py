@@ -221,11 +221,13 @@ def read_json(path: Name, remedy: str = "remove it to repeat the step that wrote
 def write_json(path: Name, content: Any, compact: bool = False) -> None:
     """Write a JSON file atomically (see `write_file`); `read_json` reads it.
 
-    Each value has its own line, or, if `compact`, each object that another key follows ends a line and there
-    are no other spaces. Bytes of file names that are not UTF-8 are escaped.
+    Each value has its own line. If `compact`, `content` is a dict, and each of its keys has a line without
+    spaces. Bytes of file names that are not UTF-8 are escaped.
     """
     if compact:
-        text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace('},"', '},\n"')
+        encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+        lines = [f"{encoded(key)}:{encoded(value)}" for key, value in content.items()]
+        text = "{" + ",\n".join(lines) + "}"
     else:
         text = json.dumps(content, ensure_ascii=False, indent=1)
     write_file(path, f"{text}\n".encode("utf-8", "backslashreplace"))

@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import gzip
 import json
 import lzma
 import math
@@ -592,12 +593,12 @@ def test_no_record_names_a_folder_of_a_machine(path):
     assert commands and not [word for each in commands for word in each.split() if word.startswith("/")]
 
 
-@pytest.mark.parametrize("path", of_records(".log.xz"), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", of_records(".log.*"), ids=lambda path: path.parent.name)
 def test_a_log_that_was_kept_has_the_curves_of_its_record(tmp_path, path):
-    text = lzma.decompress(path.read_bytes()).decode()
+    text = {".xz": lzma, ".gz": gzip}[path.suffix].decompress(path.read_bytes()).decode()
     assert not re.search(r"(?<![\w.])/(work|home|root|mnt|srv)/", text)
     (tmp_path / "train.log").write_text(text)
-    found, name = read_log(tmp_path / "train.log"), path.name.removesuffix(".log.xz")
+    found, name = read_log(tmp_path / "train.log"), path.name.partition(".")[0]
     curves = json.loads((path.parent / f"{name}.json").read_text())["curves"]
     assert curves.keys() == {"train", "valid", "train_inner"}
     for split, by_name in curves.items():
@@ -617,10 +618,28 @@ def test_a_log_with_half_of_a_character_is_kept(tmp_path):
 @pytest.mark.parametrize("ending", [".log.xz", ".log.gz"])
 def test_a_log_is_found_in_each_form_that_was_ever_written(tmp_path, ending):
     (tmp_path / "a/b").mkdir(parents=True)
-    for name in ("seed-1.json", f"seed-1{ending}", "seed-11.log.xz"):
+    for name in ("seed-1.json", f"seed-1{ending}", f"seed-1{ending}.7.tmp", "seed-11.log.xz"):
         (tmp_path / "a/b" / name).touch()
     assert logs_of(tmp_path, "a/b/seed-1") == [tmp_path / f"a/b/seed-1{ending}"]
     assert logs_of(tmp_path, "a/b/seed-2") == []
+
+
+def test_the_page_names_the_logs_that_were_kept(tmp_path):
+    plan = SimpleNamespace(register=SimpleNamespace(path=str(tmp_path / "claims.yaml")))
+    logs = [tmp_path / "evidence/a/b" / name for name in ("seed-1.log.xz", "seed-1.log.gz", "seed-2.log.xz")]
+    logs[0].parent.mkdir(parents=True)
+    shown = [claim_section._logs(plan, ["a/b/seed-1", "a/b/seed-2"])]
+    for log in logs:
+        log.touch()
+        shown.append(claim_section._logs(plan, ["a/b/seed-1", "a/b/seed-2"]))
+    first, both, all_of_them = (", ".join(f"`{log}`" for log in logs[:n]) for n in (1, 2, 3))
+    others = "; of the other runs none were kept"
+    assert shown == [
+        "- Logs: none were kept",
+        f"- Logs: {first}{others}",
+        f"- Logs: {both}{others}",
+        f"- Logs: {all_of_them}",
+    ]
 
 
 def test_folders_of_a_machine_have_neutral_names():

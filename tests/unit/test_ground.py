@@ -211,6 +211,15 @@ def test_json_keeps_file_names_that_are_not_utf_8(tmp_path):
     assert "ä" in (tmp_path / "file").read_text(encoding="utf-8")
 
 
+def test_compact_json_has_a_line_for_each_key(tmp_path):
+    content = {"text": "ends with {},", "list": [{"a": 1.5}, None], "ä": {"c": {}, "d": os.fsdecode(b"\xe9")}}
+    files.write_json(tmp_path / "file", content, compact=True)
+    assert files.read_json(tmp_path / "file") == content
+    first, second, third = (tmp_path / "file").read_text(encoding="utf-8").splitlines()
+    assert (first, second) == ('{"text":"ends with {},",', '"list":[{"a":1.5},null],')
+    assert third.startswith('"ä":{"c":{},')
+
+
 def test_what_killed_processes_left_of_a_file_is_removed(tmp_path):
     folder = tmp_path / "a[1]"  # a pattern, which does not match itself
     folder.mkdir()

@@ -119,11 +119,12 @@ def folder_of_records(plan: Plan) -> Path:
 
 def _logs(plan: Plan, names: Sequence[str]) -> str:
     """Return a line with the logs that were kept, and whether some were not."""
-    kept = [path for name in names for path in logs_of(folder_of_records(plan), name)]
+    logs = [logs_of(folder_of_records(plan), name) for name in names]
+    kept = [f"`{path}`" for each in logs for path in each]
     if not kept:
         return "- Logs: none were kept"
-    others = "" if len(kept) == len(names) else "; of the other runs none were kept"
-    return f"- Logs: {', '.join(f'`{path}`' for path in kept)}{others}"
+    others = "" if all(logs) else "; of the other runs none were kept"
+    return f"- Logs: {', '.join(kept)}{others}"
 
 
 def _commits(made: Sequence[dict[str, Any]]) -> str:

@@ -27,8 +27,8 @@ A record has no text of a corpus. Its keys are
 Older records lack "train_inner", "parts", and the GPU, the processor, the instructions and the libraries of
 "made".
 
-The log of a training for a primary claim is kept beside its record as seed-N.log.xz (`write_log`). Older
-records have none. Code from 2026-11-28 to 2026-11-30 wrote seed-N.log.gz.
+The log of a training for a primary claim is kept beside its record as seed-N.log.xz (`write_log`), or as
+seed-N.log.gz by commits of 2026-11-28 to 2026-12-01. Records of older commits have none.
 
 `read_record` adds "by_unit" to a measurement: the pseudo-values of the sentences or parts, which follow from
 the counts or parts (`by_unit.scores_of`).
@@ -77,6 +77,7 @@ OF_EPOCHS = (
     "xq",
 )
 CURVES = {"train": OF_EPOCHS, "valid": OF_EPOCHS, "train_inner": ("ppl",)}  # what is kept of each split
+LOGS = (".log.xz", ".log.gz")  # the endings of kept logs: the present one, and that of older commits
 TEXT = ("path", "made_by")  # of a measurement, what is no number and names a file
 # The types of the values of a record's keys.
 KEYS: dict[str, type | tuple[type, ...]] = {
@@ -286,14 +287,14 @@ def write_record(results: str | os.PathLike, name: str, record: dict[str, Any]) 
 
 
 def logs_of(results: str | os.PathLike, name: str) -> list[Path]:
-    """Return the log of a run that is kept beside its record, or nothing."""
-    return sorted(Path(results).glob(f"{name}.log.*"))
+    """Return the logs of a run that are kept beside its record: none, or one in each form of `LOGS`."""
+    return [path for ending in LOGS if (path := Path(results, f"{name}{ending}")).exists()]
 
 
 def write_log(results: str | os.PathLike, run: Run, commit: str, folders: Folders) -> None:
     """Keep the log of a run, compressed. The same log gives the same file."""
     text = Path(run.path("train.log")).read_text(encoding="utf-8", errors="replace")
     content = lzma.compress(folders.neutral(text, commit).encode(), preset=9 | lzma.PRESET_EXTREME)
-    path = Path(results, f"{run.name}.log.xz")
+    path = Path(results, f"{run.name}{LOGS[0]}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, content)

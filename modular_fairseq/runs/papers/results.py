@@ -153,8 +153,9 @@ def sheet(table: Table, results: dict[str, Results], samples: int, notes: list[s
         pairs = [spread(each, average) or (None, None) for each in values]
         pairs.append(spread(gap.values if gap else []) or (None, None))
         gaps.append(gap)
-        of = gap.interval if gap else None
-        limits = (of.low, of.high, of.half_by_sentences, of.p_value) if of else (None,) * 4
+        limits: tuple[float | None, ...] = (None,) * 4
+        if gap and (found := gap.interval):
+            limits = (found.low, found.high, found.half_by_sentences, found.p_value)
         tested = (*limits, *((gap.p, gap.welch_p) if gap else (None, None)))
         count = len(ours.found) if ours else 0
         numbers.append([row.name, row.label, count, *(n for pair in pairs for n in pair), *tested, *theirs])
